@@ -109,6 +109,11 @@ impl FileFingerprint {
         Some(FileFingerprint::of(&std::fs::metadata(path).ok()?))
     }
 
+    /// The size that the file system tells.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// How long every change of the file at this path, which has this fingerprint, shows in it.
     pub fn validity(&self, path: &Path, systems: &mut FileSystems) -> Validity {
         let now = SystemTime::now()

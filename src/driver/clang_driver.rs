@@ -90,9 +90,10 @@ const GCC: [&str; 2] = ["gcc", "gcc-cross"];
 /// Where Gentoo says which GCC is used.
 pub const GCC_CHOICE: &str = "/etc/env.d/gcc";
 
-/// The directories of the newest complete GCC for this processor in each place where one may be installed. Others are for other
-/// processors or older, and change nothing. Versions that differ only behind the first number are all given: which one is newer is not
-/// decided here. Where the system has a choice of its own, all are given.
+/// The directories of the newest complete GCC for this processor and each name of its target, in each place where one may be installed.
+/// Others are for other processors or older, and change nothing. Clang does not know all names of targets, and passes over a newer GCC
+/// for one that it does not know. Versions that differ only behind the first number are all given: which one is newer is not decided
+/// here. Where the system has a choice of its own, all are given.
 pub fn gcc_directories(homes: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = homes.iter().map(|home| home.join("..")).collect();
     for toolset in sorted_children(Path::new("/opt/rh"), real) {
@@ -109,7 +110,7 @@ pub fn gcc_directories(homes: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
 fn gcc_below(prefix: &Path, processor: &str, takes_newest: bool, real: &RealPaths) -> Vec<PathBuf> {
     // Its state tells which of the directories below are there.
     real.watch(prefix);
-    let mut versions: Vec<(u32, PathBuf)> = Vec::new();
+    let mut found = Vec::new();
     let libraries = LIBRARIES.map(|name| prefix.join(name));
     for library in libraries.iter().filter(|path| real.watch_place(path)) {
         for root in GCC.map(|name| library.join(name)) {
@@ -117,28 +118,39 @@ fn gcc_below(prefix: &Path, processor: &str, takes_newest: bool, real: &RealPath
                 continue;
             }
             for target in sorted_children(&root, real) {
-                let Some(subdirectories) = subdirectories(&target, processor) else {
-                    continue;
-                };
-                for gcc in sorted_children(&target, real) {
-                    let Some(version) = version(&gcc) else {
-                        continue;
-                    };
-                    real.watch(&gcc);
-                    let places = subdirectories.iter().map(|below| match below.is_empty() {
-                        true => gcc.clone(),
-                        false => gcc.join(below),
-                    });
-                    let complete = places.filter(|at| real.watch_place(&at.join("crtbegin.o")));
-                    versions.extend(complete.map(|at| (version, at)));
-                }
+                let mut versions = complete_versions(&target, processor, real);
+                let newest = versions.iter().map(|(version, _)| *version).max();
+                versions.retain(|one| !takes_newest || Some(one.0) == newest);
+                found.extend(versions.into_iter().map(|(_, path)| path));
             }
         }
     }
-    let newest = versions.iter().map(|(version, _)| *version).max();
-    let is_taken = |version: u32| !takes_newest || Some(version) == newest;
-    let taken = versions.into_iter().filter(|one| is_taken(one.0));
-    taken.map(|(_, path)| path).collect()
+    found
+}
+
+/// The complete GCCs for one name of a target.
+fn complete_versions(target: &Path, processor: &str, real: &RealPaths) -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    let Some(subdirectories) = subdirectories(target, processor) else {
+        return found;
+    };
+    for gcc in sorted_children(target, real) {
+        let Some(version) = version(&gcc) else {
+            continue;
+        };
+        real.watch(&gcc);
+        for below in subdirectories {
+            let at = match below.is_empty() {
+                true => gcc.clone(),
+                false => gcc.join(below),
+            };
+            // The state of its directory tells when the file comes.
+            if real.watch_place(&at) && real.watch_place(&at.join("crtbegin.o")) {
+                found.push((version, at));
+            }
+        }
+    }
+    found
 }
 
 /// The subdirectories of a GCC in which the libraries for this processor may be. None: it has none.
@@ -254,10 +266,10 @@ fn add(
         true => Path::new("."),
         false => directory,
     };
-    if real.watch(directory).is_none() {
+    let Some(state) = real.watch(directory) else {
         return;
-    }
-    for name in names_in(directory, name, real) {
+    };
+    for name in names_in(directory, state.size(), name, real) {
         let path = directory.join(&name);
         if real.watch(&path).is_some() {
             found.push(Candidate {
@@ -269,9 +281,14 @@ fn add(
     }
 }
 
-/// The names of a program in a directory. Where that may be entered but not listed, those with the usual triples are tried.
-fn names_in(directory: &Path, name: &str, real: &RealPaths) -> Vec<OsString> {
-    let is_listed = accessat(CWD, directory, Access::READ_OK, AtFlags::EACCESS).is_ok();
+/// The size up to which a directory in a search path is listed, in bytes: some ten thousand names. Each process would list a longer one.
+const MAX_LISTED_BYTES: u64 = 256 << 10;
+
+/// The names of a program in a directory of this size. Where that may be entered but not listed, or is long, those with the usual
+/// triples are tried. The caller watches each, so one that comes is noticed.
+fn names_in(directory: &Path, size: u64, name: &str, real: &RealPaths) -> Vec<OsString> {
+    let is_listed = size <= MAX_LISTED_BYTES
+        && accessat(CWD, directory, Access::READ_OK, AtFlags::EACCESS).is_ok();
     let mut names: Vec<OsString> = match is_listed {
         true => {
             let pattern = format!("{ARCH}-*linux*-{name}");
@@ -335,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gcc_is_the_newest_one_for_this_processor_that_is_complete() {
+    fn the_gcc_is_the_newest_one_of_each_target_that_is_complete() {
         let root = tempfile::tempdir().expect("a temporary directory");
         let at = |name: &str| root.path().join(name);
         for (name, is_complete) in [
@@ -364,6 +381,7 @@ mod tests {
         };
         let newest = [
             "lib/gcc/i686-linux-gnu/12-posix/64",
+            "lib/gcc/x86_64-linux-gnu/11",
             "lib/gcc-cross/x86_64-redhat-linux/12.2.1",
             "lib64/gcc/x86_64-linux-gnu/12",
         ];
@@ -374,6 +392,26 @@ mod tests {
         let watched = real.into_watched();
         std::fs::create_dir(at("lib32")).expect("made");
         assert!(!watched.hold(), "another directory of libraries");
+        let real = RealPaths::default();
+        std::fs::create_dir(at("lib/gcc/x86_64-linux-gnu/13/64")).expect("made");
+        gcc_below(root.path(), "x86_64", true, &real);
+        let watched = real.into_watched();
+        assert!(watched.hold());
+        write(&at("lib/gcc/x86_64-linux-gnu/13/64/crtbegin.o"), 0o644);
+        assert!(!watched.hold(), "another GCC is complete");
+    }
+
+    #[test]
+    fn a_long_directory_is_not_listed() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let real = RealPaths::default();
+        let odd = format!("{ARCH}-odd-linux-ld");
+        write(&root.path().join(&odd), 0o755);
+        let names = |size| names_in(root.path(), size, "ld", &real);
+        assert_eq!(names(MAX_LISTED_BYTES), [OsString::from(odd)]);
+        let tried = names(MAX_LISTED_BYTES + 1);
+        assert_eq!(tried.len(), TRIPLES.len() + 1);
+        assert!(tried.contains(&"ld".into()));
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub mod profile;
 mod program_calls;
 mod real_paths;
 pub mod reentrancy;
+mod scripts;
 mod search_memory;
 mod search_path;
 mod tools;

@@ -1,16 +1,18 @@
 //! Real paths, and the states of all files and directories that a search for a driver's files has looked at.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::path_map::PathMap;
-use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Validity};
+use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems, MountIdentity, Validity};
 
 /// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
 /// is valid for one look at a driver, not for a later one.
@@ -18,6 +20,10 @@ use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Valid
 pub struct RealPaths {
     parts: RefCell<HashMap<PathBuf, Part>>,
     watched: RefCell<HashMap<PathBuf, Option<FileFingerprint>>>,
+    /// The directories in which real paths of files are.
+    directories: RefCell<HashMap<PathBuf, Option<FileId>>>,
+    /// Watched paths that lead to directories. A directory has no other name, so its state tells the way to it.
+    are_directories: RefCell<HashSet<PathBuf>>,
     /// Something could not be looked at.
     is_incomplete: Cell<bool>,
     /// A directory could not be listed in which the driver may open files by name.
@@ -52,20 +58,52 @@ pub fn says_what_is_there(error: &io::Error) -> bool {
     )
 }
 
-/// The states of files and directories, each taken before something was read there. None: nothing is there.
+/// What a search has looked at: the states of files and directories, each taken before something was read there, and how real paths
+/// were found.
 ///
-/// While all states stay, so does what was read. A path is followed to its end, so a link above a file that is pointed elsewhere is
+/// While all of it stays, so does what was read. A path is followed to its end, so a link above a file that is pointed elsewhere is
 /// a change; a file that is added to a directory changes the state of the directory.
-pub type WatchedPaths = PathMap<Option<FileFingerprint>>;
+///
+/// Where two names of one file are in different directories (hard links, as Nix, Conda and uv make them), the state is the same by
+/// another way. What depends on the directory (`$ORIGIN`) is not. So the targets of links and the directories of real paths count as
+/// well, unless the states tell them: few do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchedPaths {
+    /// None: nothing is there.
+    states: PathMap<Option<FileFingerprint>>,
+    /// The targets of links in directories whose states do not tell.
+    links: PathMap<PathBuf>,
+    /// Directories in which real paths of files are.
+    directories: PathMap<Option<FileId>>,
+}
 
 /// The mounts of the file systems on which an image brought the times of its files along, each by a path on it.
 pub type Mounts = Vec<(PathBuf, MountIdentity)>;
 
 impl WatchedPaths {
-    /// Whether all states are as they were.
+    /// Whether everything is as it was.
     pub fn hold(&self) -> bool {
+        let is_directory = |path: &Path| FileFingerprint::at(path).map(|state| state.file);
         self.iter()
             .all(|(path, state)| FileFingerprint::at(path) == *state)
+            && (self.links.iter())
+                .all(|(path, target)| std::fs::read_link(path).is_ok_and(|now| now == *target))
+            && (self.directories.iter()).all(|(path, known)| is_directory(path) == *known)
+    }
+
+    /// All states.
+    pub fn iter(&self) -> impl Iterator<Item = (&PathBuf, &Option<FileFingerprint>)> {
+        self.states.iter()
+    }
+
+    /// The state of a path.
+    pub fn get(&self, path: &Path) -> Option<&Option<FileFingerprint>> {
+        self.states.get(path)
+    }
+
+    /// Whether nothing was looked at.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
     }
 
     /// How long every change of these shows in the states. For later processes: while these mounts last. None: they cannot tell.
@@ -117,6 +155,7 @@ impl RealPaths {
 
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         let metadata = self.found(std::fs::metadata(path))?;
+        self.note_kind(path, &metadata);
         Some(FileFingerprint::of(&metadata))
     }
 
@@ -196,14 +235,27 @@ impl RealPaths {
         if own.is_symlink() {
             return self.watch(path).is_some();
         }
+        self.note_kind(path, &own);
         let mut watched = self.watched.borrow_mut();
         watched.insert(path.to_owned(), Some(FileFingerprint::of(&own)));
         true
     }
 
-    /// All states that were noted.
+    /// Everything that was noted.
     pub fn into_watched(self) -> WatchedPaths {
-        self.watched.into_inner().into_iter().collect()
+        let states: PathMap<_> = self.watched.into_inner().into_iter().collect();
+        let is_told = |directory: &Path| matches!(states.get(directory), Some(Some(_)));
+        let link = |(place, part): (PathBuf, Part)| match part {
+            Part::Link(target) if !place.parent().is_some_and(is_told) => Some((place, target)),
+            _ => None,
+        };
+        let links = self.parts.into_inner().into_iter().filter_map(link);
+        let directories = self.directories.into_inner().into_iter();
+        WatchedPaths {
+            links: links.collect(),
+            directories: directories.filter(|one| !is_told(&one.0)).collect(),
+            states,
+        }
     }
 
     /// The path without links, which is watched from now on. None if nothing is there.
@@ -240,7 +292,29 @@ impl RealPaths {
                 }
             }
         }
+        if !self.are_directories.borrow().contains(path) {
+            self.note_directory(&real);
+        }
         Some(real)
+    }
+
+    fn note_kind(&self, path: &Path, metadata: &Metadata) {
+        if metadata.is_dir() {
+            self.are_directories.borrow_mut().insert(path.to_owned());
+        }
+    }
+
+    /// Notes which directory has this real path.
+    fn note_directory(&self, real: &Path) {
+        let Some(directory) = real.parent() else {
+            return;
+        };
+        let mut known = self.directories.borrow_mut();
+        if !known.contains_key(directory) {
+            let found = self.found(std::fs::metadata(directory));
+            let file = found.map(|metadata| FileFingerprint::of(&metadata).file);
+            known.insert(directory.to_owned(), file);
+        }
     }
 
     fn part(&self, place: &Path) -> Part {
@@ -338,6 +412,37 @@ mod tests {
         assert_ne!(after.get(&looked_at[0]), before.get(&looked_at[0]));
         std::fs::write(at("nothing"), "").expect("written");
         assert!(look().get(&looked_at[1]).is_some_and(Option::is_some));
+    }
+
+    #[test]
+    fn another_way_to_the_same_file_is_a_change() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let at = |name: &str| root.path().join(name);
+        for name in ["v1", "v2"] {
+            std::fs::create_dir(at(name)).expect("made");
+        }
+        std::fs::write(at("v1/tool"), "").expect("written");
+        std::fs::hard_link(at("v1/tool"), at("v2/tool")).expect("linked");
+        symlink("v1", at("current")).expect("linked");
+        symlink("current/tool", at("tool")).expect("linked");
+        let look = || {
+            let real = RealPaths::default();
+            let found = real.of(&at("tool")).expect("found");
+            (found, real.into_watched())
+        };
+        let (place, before) = look();
+        assert!(before.hold());
+        std::fs::remove_file(at("current")).expect("removed");
+        symlink("v2", at("current")).expect("linked");
+        assert!(!before.hold(), "a link");
+        assert_ne!(look().0, place);
+        std::fs::remove_file(at("current")).expect("removed");
+        symlink("v1", at("current")).expect("linked");
+        assert!(before.hold());
+        std::fs::rename(at("v1"), at("v0")).expect("renamed");
+        symlink("v2", at("v1")).expect("linked");
+        assert!(!before.hold(), "a directory");
     }
 
     #[test]

@@ -19,8 +19,9 @@ use super::real_paths::{Mounts, RealPaths, WatchedPaths};
 use crate::file_fingerprint::MountIdentity;
 use crate::framing;
 use crate::key::ingredients::VERSION;
+use crate::proc_file;
 
-const MAGIC: &[u8] = b"oclcsrch5";
+const MAGIC: &[u8] = b"oclcsrch6";
 /// A driver has some dozens of files.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -56,6 +57,11 @@ fn rights() -> Vec<u8> {
         .flat_map(u32::to_le_bytes)
         .collect();
     rights.extend(capabilities.bits().to_le_bytes());
+    // Root of a name space of users has no rights to files of users outside.
+    for map in ["/proc/self/uid_map", "/proc/self/gid_map"] {
+        rights.extend(proc_file::read(map).unwrap_or_default());
+        rights.push(0);
+    }
     rights
 }
 

@@ -14,7 +14,7 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
 use serde::{Deserialize, Serialize};
 
-use super::clang_driver::{CLANG_VARIABLE, Candidate, can_run, candidates, runnable};
+use super::clang_driver::{CLANG_VARIABLE, Candidate, candidates, runnable};
 use super::driver_names::DriverNames;
 use super::elf::Elf;
 use super::identity::{FileMemory, content_value, sha256_value};
@@ -25,16 +25,13 @@ use super::names::ScannedLibrary;
 use super::needed::{Needed, needed_by};
 use super::numbered_names::NumberedNames;
 use super::real_paths::{RealPaths, WatchedPaths};
+use super::scripts::with_files_of_scripts;
 use super::search_memory;
 use super::search_path::{add_new, directory, library_path, linker_directories, paths};
 use crate::file_fingerprint::Validity;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::regular_file;
 
-/// A script that names more programs than this is no linker's.
-const MAX_PROGRAMS: usize = 64;
-/// A larger script is none that somebody wrote around a linker.
-const MAX_SCRIPT_BYTES: u64 = 1 << 20;
 /// What the dynamic linker preloads into every program (ld.so(8)).
 const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
@@ -75,7 +72,7 @@ impl Tools {
     /// `compilers`: the directories where clang's driver may be.
     ///
     /// None: it is unknown what they do. A file cannot be read, also that of what the system preloads, a script names too many
-    /// programs, or a library would audit them.
+    /// files or puts together which libraries are loaded, or a library would audit them.
     pub fn find(
         tools: &[&str],
         compilers: &[PathBuf],
@@ -196,7 +193,9 @@ impl FoundTools {
         let mut scanned = Vec::new();
         let mut library_path_of_all = Vec::new();
         let mut paths: Vec<PathBuf> = Vec::new();
-        for (label, path) in with_programs_of_scripts(&programs.chosen, real)? {
+        let variable = |name: &str| variable(name).into_encoded_bytes();
+        let tools = with_files_of_scripts(&programs.chosen, &variable, real)?;
+        for (label, path) in tools.files {
             real.watch(&path)?;
             let place = real.of(&path)?;
             let known = scanned
@@ -220,6 +219,7 @@ impl FoundTools {
         let needed = match paths.is_empty() {
             true => Needed::default(),
             false => {
+                add_new(&mut library_path_of_all, tools.directories);
                 let directories = linker_directories(&library_path_of_all, real);
                 needed_by(&paths, &directories, real, |_| false)
             }
@@ -267,97 +267,12 @@ fn processor_settings() -> Vec<Ingredient> {
     told.map(ingredient).collect()
 }
 
-/// The programs of a name in the search path, up to the first that certainly runs (execvp(3)).
-fn programs_in_path(name: &Path, real: &RealPaths) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for directory in std::env::split_paths(&variable("PATH")) {
-        real.watch(match directory.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => &directory,
-        });
-        let path = directory.join(name);
-        let Some(is_certain) = can_run(&path, real) else {
-            continue;
-        };
-        found.push(path);
-        if is_certain {
-            break;
-        }
-    }
-    found
-}
-
-/// These programs, and those that they name in turn if they are scripts: by path, or by a name in the search path. Which of them a
-/// script runs is not decided here, and names that it puts together from variables are not followed: all variables of a driver with
-/// such a tool are in the key.
-///
-/// With labels for the key. None: a script cannot be read, or they name too many.
-fn with_programs_of_scripts(
-    chosen: &[Candidate],
-    real: &RealPaths,
-) -> Option<Vec<(String, PathBuf)>> {
-    let labeled = chosen.iter();
-    let mut found: Vec<(String, PathBuf)> = labeled
-        .map(|one| (one.label.clone(), one.path.clone()))
-        .collect();
-    let mut seen: BTreeSet<PathBuf> = found.iter().map(|one| one.1.clone()).collect();
-    let mut next = 0;
-    while next < found.len() {
-        for name in words_of_script(&found[next].1)? {
-            let programs = match name.is_absolute() {
-                true => {
-                    let runs = can_run(&name, real).is_some();
-                    Vec::from_iter(runs.then_some(name))
-                }
-                false => programs_in_path(&name, real),
-            };
-            let new = programs
-                .into_iter()
-                .filter(|path| seen.insert(path.clone()));
-            found.extend(new.map(|path| {
-                let name = path.file_name().unwrap_or_default();
-                (name.to_string_lossy().into_owned(), path)
-            }));
-        }
-        if found.len() > MAX_PROGRAMS {
-            return None;
-        }
-        next += 1;
-    }
-    Some(found)
-}
-
-const SCRIPT: &[u8] = b"#!";
-
-/// None: it cannot be read.
+/// Whether a program is none of the processor's. None: it cannot be read.
 fn is_script(path: &Path) -> Option<bool> {
-    let mut start = [0; SCRIPT.len()];
+    const ELF: &[u8] = b"\x7fELF";
+    let mut start = [0; ELF.len()];
     let (mut file, _) = regular_file::open(path).ok()??;
-    Some(file.read_exact(&mut start).is_ok() && start == *SCRIPT)
-}
-
-/// The words of a script that could name programs. Empty for a file that is no script. None: it cannot be read, or is too large.
-fn words_of_script(path: &Path) -> Option<BTreeSet<PathBuf>> {
-    if !is_script(path)? {
-        return Some(BTreeSet::new());
-    }
-    let (file, _) = regular_file::open(path).ok()??;
-    let mut text = Vec::new();
-    file.take(MAX_SCRIPT_BYTES + 1)
-        .read_to_end(&mut text)
-        .ok()?;
-    if text.len() as u64 > MAX_SCRIPT_BYTES {
-        return None;
-    }
-    let is_of_a_name =
-        |byte: &u8| byte.is_ascii_alphanumeric() || b"._+-/".contains(byte) || *byte >= 0x80;
-    let words = text[SCRIPT.len()..].split(|byte| !is_of_a_name(byte));
-    let names = words.filter(|word| !word.is_empty() && (word[0] == b'/' || !word.contains(&b'/')));
-    Some(
-        names
-            .map(|word| PathBuf::from(OsStr::from_bytes(word)))
-            .collect(),
-    )
+    Some(file.read_exact(&mut start).is_err() || start != *ELF)
 }
 
 /// The files that these names of preloaded libraries mean for the programs, in the order in which they are loaded.

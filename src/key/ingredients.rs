@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -233,11 +233,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "b32d2a6f43dcf990eb3dac0a77a709c6a164db2ff35a2ea2ddec32aaa2937a07"
+            "0ce8bb01171b6c6b031003c884befb887cd17461e58c43da768d81d792fd5ce6"
         );
         assert_eq!(
             key(&[]).hex(),
-            "0de5d4dd9675a33d93e5c4ca57363d0bf710e8f11f2b9ece59903e43b4291443"
+            "1f23ed140ca4eda14b0bab5d8d34e15a77cc56acf418fafd41bec82a1aec42b0"
         );
     }
 

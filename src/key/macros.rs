@@ -207,6 +207,9 @@ impl Macros {
     }
 
     /// The name that the tokens of an include directive spell (C99 6.10.2). None: an error in every compiler.
+    ///
+    /// # Errors
+    /// They spell none, and it is not certain that no compiler finds one.
     fn header_name(&self, tokens: &[Token]) -> Result<Option<Vec<u8>>, Bypass> {
         let Some((first, rest)) = tokens.split_first() else {
             return Ok(None);
@@ -215,11 +218,20 @@ impl Macros {
         if first.kind == TokenKind::Literal {
             let inside = words.text(*first).strip_prefix(b"\"");
             let inside = inside.and_then(|text| text.strip_suffix(b"\""));
-            return inside.map(copy).transpose();
+            return match inside {
+                Some(name) => Ok(Some(copy(name)?)),
+                None => Err(Bypass::UnresolvedInclude),
+            };
         }
         let end = rest.iter().position(|token| words.is(*token, b">"));
         let Some(end) = end.filter(|_| words.is(*first, b"<")) else {
-            return Ok(None);
+            // A literal may have hidden the end of the operand, or of a macro's arguments.
+            let mut all = tokens.iter();
+            return match all.any(|token| token.kind == TokenKind::Literal) || words.is(*first, b"<")
+            {
+                true => Err(Bypass::UnresolvedInclude),
+                false => Ok(None),
+            };
         };
         // `->`, `:>`, `>>` and the like are one token, which does not end the name.
         let is_one_of = |token: &Token, others: &[u8]| {

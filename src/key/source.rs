@@ -19,7 +19,9 @@
 //! Every build call pays for this, so speed matters: the scan jumps, in blocks that the compiler vectorizes, to the few byte pairs
 //! that can open a comment, a literal, a directive or a special name.
 
+mod directive_code;
 mod lexer;
+mod lines;
 mod pasting;
 mod random_name;
 mod scan;
@@ -27,7 +29,9 @@ mod scan;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use lexer::{Lexer, READINGS, Token, join_lines};
+use directive_code::is_balanced;
+use lexer::{Lexer, READINGS, Token};
+use lines::join_lines;
 use pasting::Pieces;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
@@ -95,6 +99,8 @@ pub struct Texts<'a> {
     makes_strings: bool,
     runs_pragmas: bool,
     assembles: bool,
+    /// It asks for a file.
+    asks: bool,
     work: Work,
     /// The number of texts that were searched for definitions.
     searched: usize,
@@ -180,6 +186,14 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// See [`Texts::add`].
     pub fn finish(&self) -> Result<(), Bypass> {
+        if self.asks {
+            self.definitions(self.texts.iter(), |definition, reading| match is_balanced(
+                definition, reading, &self.work,
+            )? {
+                true => Ok(()),
+                false => Err(Bypass::UnresolvedInclude),
+            })?;
+        }
         let mut runs_pragmas = self.runs_pragmas;
         let may_assemble = self.assembles || self.makes_strings;
         let mut has_asm = false;
@@ -285,8 +299,23 @@ impl<'a> Texts<'a> {
         &mut self,
         mut each: impl FnMut(&[u8]) -> Result<(), Bypass>,
     ) -> Result<(), Bypass> {
+        let new = self.texts[self.searched..].iter();
+        self.definitions(new, |definition, _| each(definition))?;
+        self.searched = self.texts.len();
+        Ok(())
+    }
+
+    /// The text after each `#define` of some texts, in each reading.
+    fn definitions<'t>(
+        &self,
+        texts: impl Iterator<Item = &'t Text<'a>>,
+        mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass>
+    where
+        'a: 't,
+    {
         let work = &self.work;
-        for text in &self.texts[self.searched..] {
+        for text in texts {
             text.readings(work, |joined, reading| {
                 let mut lexer = Lexer::new(joined, reading, work);
                 while let Some(token) = lexer.next() {
@@ -297,7 +326,7 @@ impl<'a> Texts<'a> {
                         } => {
                             let definition = lexer.rest_of_directive();
                             work.check(0)?;
-                            each(definition)?;
+                            each(definition, reading)?;
                         }
                         // Such as in the text of `#error`, which the judgment passed over.
                         Token::TooMuchOpen => return Err(Bypass::CostlyText),
@@ -307,7 +336,6 @@ impl<'a> Texts<'a> {
                 Ok(())
             })?;
         }
-        self.searched = self.texts.len();
         Ok(())
     }
 
@@ -332,6 +360,7 @@ impl<'a> Texts<'a> {
                     let in_macro = lexer.at() <= *define_end.get_or_insert_with(end)
                         || lexer.may_be_argument(name);
                     if let Some(operand) = question(&mut lexer, name, in_macro)? {
+                        self.asks = true;
                         add(operands, operand, &work)?;
                     }
                     work.check(0)?;
@@ -362,7 +391,7 @@ impl<'a> Texts<'a> {
                     }
                     // Elsewhere in a line, `#` makes a string of a macro parameter.
                     Known::No if first_on_line => return Err(Bypass::UnknownDirective),
-                    Known::Message if first_on_line => lexer.skip_message(),
+                    Known::Message if first_on_line => {}
                     Known::Harmless if first_on_line && name == b"define" => {
                         (last_define, define_end) = (Some(lexer.at()), None);
                     }
@@ -429,6 +458,8 @@ fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Ope
     }
     match lexer.header_name() {
         Some(name) => Ok(Some(Operand::Name(copy(name)?))),
+        // A parenthesis in a literal or a comment is not the end.
+        None if inside.iter().any(|byte| b"\"'*".contains(byte)) => Err(Bypass::UnresolvedInclude),
         None => Ok(Some(Operand::Computed(copy(inside)?))),
     }
 }
@@ -454,6 +485,14 @@ fn directive(name: &[u8]) -> Known {
         _ if name[0].is_ascii_digit() => Known::Harmless,
         _ => Known::No,
     }
+}
+
+/// Whether a directive of this name tests for a macro, defines or undefines it.
+fn names_a_macro(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"ifdef" | b"ifndef" | b"elifdef" | b"elifndef" | b"define" | b"undef"
+    )
 }
 
 fn special(name: &[u8]) -> Option<Bypass> {

@@ -75,7 +75,9 @@ impl WrittenDefinitions {
         // Some compilers end the name before such a character.
         let plain = first.text.iter().position(|byte| is_odd(*byte));
         let name = &first.text[..plain.unwrap_or(first.text.len())];
-        let is_understood = plain.is_none() && text.len() <= MAX_TEXT_BYTES;
+        // Digraphs mean `#` and `##`.
+        let has_digraph = text.windows(2).any(|pair| pair == b"%:");
+        let is_understood = plain.is_none() && !has_digraph && text.len() <= MAX_TEXT_BYTES;
         let kept = match is_understood {
             true => text,
             false => &text[..from + name.len()],

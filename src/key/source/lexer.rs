@@ -1,24 +1,23 @@
 //! Finds the parts of OpenCL C text that can matter to the preprocessor: directives, special names, literals and pasting.
 //!
-//! The phases are those of C99 5.1.1.2: [`join_lines`] does the first two (trigraphs, line splices), [`Lexer`] the
-//! third (comments, literals, tokens). Text is bytes: a source need not be UTF-8 and may hold any byte.
+//! The phases are those of C99 5.1.1.2: [`super::lines`] does the first two (trigraphs, line splices), [`Lexer`] the third
+//! (comments, literals, tokens). Text is bytes: a source need not be UTF-8 and may hold any byte.
 //!
 //! Each difference between compilers is a bit of the *reading*; a clear bit is clang's behavior. The caller learns which
 //! differences occurred (`met`) and may read the text again with those bits set.
 
-use std::borrow::Cow;
-
+use super::directive_code::DirectiveCode;
+use super::names_a_macro;
 use super::scan::{Marks, TokenStart, contains, find, first, line_end};
-use crate::fallible;
 use crate::key::work::Work;
 use crate::outcome::Bypass;
 
 /// Trigraphs mean nothing (GNU modes and C++17; strict C99 has them).
-const NO_TRIGRAPHS: u8 = 1;
+pub(super) const NO_TRIGRAPHS: u8 = 1;
 /// A backslash joins lines only directly before the line's end (clang and gcc allow blanks between).
-const STRICT_SPLICES: u8 = 1 << 1;
+pub(super) const STRICT_SPLICES: u8 = 1 << 1;
 /// A carriage return without a line feed is a blank (in clang it ends the line).
-const RETURN_IS_BLANK: u8 = 1 << 2;
+pub(super) const RETURN_IS_BLANK: u8 = 1 << 2;
 /// A quote that is not closed on its line is a character by itself (in clang it takes the rest of the line).
 const LONE_QUOTES: u8 = 1 << 3;
 /// An apostrophe within a number is part of it (digit separators of C++14 and C23).
@@ -26,7 +25,7 @@ const JOINED_APOSTROPHES: u8 = 1 << 4;
 /// The text of `#error` and `#warning` is tokens, with comments (clang does not look into it, except when skipping).
 const LEXED_MESSAGES: u8 = 1 << 5;
 /// A line splice within `*/` leaves the comment open (old clang with more than one splice).
-const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
+pub(super) const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
 /// All readings are below this.
 pub(super) const READINGS: u8 = 1 << 7;
 
@@ -34,105 +33,7 @@ pub(super) const READINGS: u8 = 1 << 7;
 const MAX_OPERAND_BYTES: usize = 4096;
 
 /// Steps for each mark in a text.
-const STEPS_OF_MARK: usize = 8;
-
-/// Undoes trigraphs and line splices (phases 1 and 2) and makes each line end one line feed.
-///
-/// # Errors
-/// There is no memory for a copy.
-pub(super) fn join_lines<'a>(
-    text: &'a [u8],
-    reading: u8,
-    met: &mut u8,
-    work: &Work,
-) -> Result<Cow<'a, [u8]>, Bypass> {
-    work.count_search(text.len());
-    let is_odd = |byte: u8, _: u8| (byte == b'\\') | (byte == b'?') | (byte == b'\r');
-    // A byte order mark is no part of the text.
-    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
-    let mut odd = Marks::new(text, is_odd);
-    let mut at = odd.next(0);
-    if at == text.len() {
-        return Ok(Cow::Borrowed(text));
-    }
-    let mut joined = fallible::with_capacity(text.len())?;
-    joined.extend_from_slice(&text[..at]);
-    while at < text.len() {
-        work.count(STEPS_OF_MARK);
-        let (mut byte, mut width) = (text[at], 1);
-        if let Some(meant) = trigraph(&text[at..]) {
-            *met |= NO_TRIGRAPHS;
-            if reading & NO_TRIGRAPHS == 0 {
-                (byte, width) = (meant, 3);
-            }
-        }
-        let mut emit = Some(byte);
-        if byte == b'\r' {
-            emit = match text.get(at + 1) {
-                Some(b'\n') => None,
-                _ => {
-                    *met |= RETURN_IS_BLANK;
-                    Some(if reading & RETURN_IS_BLANK == 0 {
-                        b'\n'
-                    } else {
-                        b' '
-                    })
-                }
-            };
-        } else if byte == b'\\'
-            && let Some(splice) = splice(&text[at + width..], reading, met)
-        {
-            width += splice;
-            emit = None;
-            if joined.last() == Some(&b'*') {
-                *met |= WHOLE_COMMENT_ENDS;
-                emit = (reading & WHOLE_COMMENT_ENDS != 0).then_some(b' ');
-            }
-        }
-        joined.extend(emit);
-        at += width;
-        let next = odd.next(at);
-        joined.extend_from_slice(&text[at..next]);
-        at = next;
-    }
-    Ok(Cow::Owned(joined))
-}
-
-/// The length of the line end, blanks before it included, which a backslash before `rest` would join over.
-fn splice(rest: &[u8], reading: u8, met: &mut u8) -> Option<usize> {
-    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0B | 0x0C);
-    let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
-    let end = match rest[blanks..] {
-        [b'\r', b'\n', ..] => 2,
-        [b'\n', ..] => 1,
-        [b'\r', ..] => {
-            *met |= RETURN_IS_BLANK;
-            if reading & RETURN_IS_BLANK != 0 {
-                return None;
-            }
-            1
-        }
-        _ => return None,
-    };
-    if blanks > 0 {
-        *met |= STRICT_SPLICES;
-        if reading & STRICT_SPLICES != 0 {
-            return None;
-        }
-    }
-    Some(blanks + end)
-}
-
-fn trigraph(text: &[u8]) -> Option<u8> {
-    let [b'?', b'?', third, ..] = text else {
-        return None;
-    };
-    let pairs = b"=#/\\'^([)]!|<{>}-~".as_chunks::<2>().0;
-    pairs
-        .iter()
-        .find(|[from, _]| from == third)
-        .map(|[_, meant]| *meant)
-}
+pub(super) const STEPS_OF_MARK: usize = 8;
 
 /// A part of the text that can matter. All else is skipped.
 #[derive(Debug, PartialEq, Eq)]
@@ -166,6 +67,7 @@ pub(super) struct Lexer<'a> {
     /// The receiver of the spans of code, which are all but comments and literals, up to `code_from`.
     code: Option<&'a mut dyn FnMut(&'a [u8])>,
     code_from: usize,
+    directive: DirectiveCode,
     /// The last comment: its end, and whether only blanks and comments preceded it on its line.
     comment: Option<(usize, bool)>,
 }
@@ -182,6 +84,7 @@ impl<'a> Lexer<'a> {
             met: 0,
             code: None,
             code_from: 0,
+            directive: DirectiveCode::default(),
             comment: None,
         }
     }
@@ -298,12 +201,12 @@ impl<'a> Lexer<'a> {
         Some(end.map(|end| &rest[..end]))
     }
 
-    /// Whether the last name is only tested for, defined or undefined.
+    /// Whether the last name is only tested for, defined or undefined, and neither an argument of a macro named like that nor behind
+    /// such a macro.
     pub(super) fn is_defined_or_tested(&self, name: &[u8]) -> bool {
         let before = self.text[..self.at - name.len()].trim_ascii_end();
-        let before = before
-            .strip_suffix(b"(")
-            .map_or(before, <[u8]>::trim_ascii_end);
+        let in_parentheses = before.strip_suffix(b"(").map(<[u8]>::trim_ascii_end);
+        let before = in_parentheses.unwrap_or(before);
         let start = before.len()
             - before
                 .iter()
@@ -311,42 +214,29 @@ impl<'a> Lexer<'a> {
                 .take_while(|byte| is_word(**byte))
                 .count();
         self.work.count(self.at - start);
-        matches!(
-            &before[start..],
-            b"defined" | b"ifdef" | b"ifndef" | b"elifdef" | b"elifndef" | b"define" | b"undef"
-        )
+        let word = &before[start..];
+        if in_parentheses.is_none() && names_a_macro(word) {
+            return self.directive.begins_at(before.len());
+        }
+        // In the arguments of a macro the name is expanded all the same, if what follows is its operand.
+        if word != b"defined" {
+            return false;
+        }
+        let rest = &self.text[self.at..];
+        let blanks = rest.iter().take_while(|byte| is_blank(**byte)).count();
+        self.work.count(blanks);
+        let rest = &rest[blanks..];
+        !rest.starts_with(b"(") && !rest.starts_with(b"/*")
     }
 
     /// Whether the last name may be in the arguments of a macro. The text after it is then not read as the name of a header
     /// (measured on PoCL, Intel's CPU runtime and rusticl: macros are expanded in it).
     pub(super) fn may_be_argument(&self, name: &[u8]) -> bool {
-        let before = &self.text[..self.at - name.len()];
-        let mut closed = 0;
-        for (back, byte) in before.iter().rev().enumerate() {
-            self.work.count(1);
-            match byte {
-                b'\n' => return false,
-                _ if back == MAX_OPERAND_BYTES => return true,
-                b')' => closed += 1,
-                b'(' if closed > 0 => closed -= 1,
-                b'(' => {
-                    let called = before[..before.len() - 1 - back].trim_ascii_end();
-                    let length = called.iter().rev().take_while(|byte| is_word(**byte));
-                    let word = &called[called.len() - length.count()..];
-                    self.work
-                        .count(before.len() - back - called.len() + word.len());
-                    if !matches!(word, b"" | b"if" | b"elif" | b"defined") {
-                        return true;
-                    }
-                }
-                _ => {}
-            }
-        }
-        false
+        (self.directive).may_be_argument(self.text, self.at - name.len(), self.work)
     }
 
     /// Skips the text of a message directive, which need not be tokens and is not expanded.
-    pub(super) fn skip_message(&mut self) {
+    fn skip_message(&mut self) {
         let message = self.rest_of_line();
         self.work.count(2 * STEPS_OF_MARK);
         // Only a comment that is still open tells the two readings apart behind the line.
@@ -365,6 +255,7 @@ impl<'a> Lexer<'a> {
             code(&self.text[self.code_from..from]);
         }
         (self.code_from, self.at) = (to, to);
+        self.directive.skip(from, to);
     }
 
     /// Skips the comment that begins at `start`.
@@ -424,6 +315,7 @@ impl<'a> Lexer<'a> {
         start + length
     }
 
+    /// The token of a `#`. That of a message ends behind the text.
     fn hash(&mut self, start: usize, width: usize) -> Token<'a> {
         self.at = start + width;
         if (0..width).all(|at| self.byte(self.at + at) == self.text[start + at]) {
@@ -443,8 +335,15 @@ impl<'a> Lexer<'a> {
         }
         // `#__FILE__` also shows its name.
         self.at = if self.byte(word) == b'_' { word } else { end };
+        let name = &self.text[word..end];
+        if first_on_line {
+            self.directive.begin(end);
+        }
+        if first_on_line && matches!(name, b"error" | b"warning") {
+            self.skip_message();
+        }
         Token::Directive {
-            name: &self.text[word..end],
+            name,
             first_on_line,
         }
     }

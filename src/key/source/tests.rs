@@ -261,6 +261,8 @@ fn headers_are_found_in_every_spelling() {
         "#if __has_include(<a>)\n#endif",
         "#if defined(__has_include) && __has_include ( \"a\" )\n#endif",
         "#if __has_embed(<a> limit(1))\n#endif",
+        "#if __has_include(\"a\") && (1 || __has_include(<a>))\n#endif",
+        "#if undef __has_include(\"a\")\n#endif",
         "#ifdef __has_include\n#if __has_include_next(<a>)\n#endif\n#endif",
         "#include <a>\nasm(\"nop\");",
     ]);
@@ -310,6 +312,14 @@ fn a_header_whose_name_is_not_clear_counts() {
         ),
         ("#define ASK(x) __has_include(<x>)\n", UNRESOLVED),
         ("#if ID(__has_include(<a>))\n#endif", UNRESOLVED),
+        ("#if F(\")\", __has_include(<a>))\n#endif", UNRESOLVED),
+        ("#if F(/*)\n*/ __has_include(<a>))\n#endif", UNRESOLVED),
+        ("#if F/**/(__has_include(<a>))\n#endif", UNRESOLVED),
+        ("#if F(x)(__has_include(<a>))\n#endif", UNRESOLVED),
+        (
+            "#define O F(\n#if O __has_include(<a>))\n#endif",
+            UNRESOLVED,
+        ),
         ("#if (A(1) && (__has_include(<a>)))\n#endif", ONE),
         ("#include", UNRESOLVED),
         ("#include \"a\" \"b\"", UNRESOLVED),
@@ -326,6 +336,8 @@ fn a_header_whose_name_is_not_clear_counts() {
             "#ifndef __has_include\n#define __has_include(x) 0\n#endif",
             NONE,
         ),
+        ("#if defined __has_include // x\n#endif", NONE),
+        ("#if defined(__has_include(<a>))\n#endif", ONE),
     ]);
 }
 

@@ -1,0 +1,128 @@
+//! Headers whose names are hard to read: each that clang reads is in the key.
+
+use crate::support::{Driver, Sandbox, Way, example};
+
+const KERNEL: &str = "\n__kernel void f(__global uint *out) { out[get_global_id(0)] = VALUE; }\n";
+
+/// Each includes `b.h`, and defines `VALUE` if that does not.
+const SOURCES: [(&str, &str); 8] = [
+    (
+        "a digraph makes a string",
+        "#if 0\n#define NAME \"a.h\"\n#else\n#define STRING(x) %:x\n#define NAME STRING(b.h)\n#endif\n#include NAME\n",
+    ),
+    (
+        "a digraph pastes",
+        "#define bname \"b.h\"\n#if 0\n#define NAME \"a.h\"\n#else\n#define PASTE(x, y) x%:%:y\n#define NAME PASTE(b, name)\n#endif\n#include NAME\n",
+    ),
+    (
+        "a warning with the beginning of a comment",
+        "#define NAME \"a.h\"\n#warning a /*\n#undef NAME\n#define NAME \"b.h\"\n/* */\n#include NAME\n",
+    ),
+    (
+        "a macro has the name of a directive",
+        "#define undef(x) x\n#if undef(__has_include(\"b.h\"))\n#define VALUE 7\n#else\n#define VALUE 8\n#endif\n",
+    ),
+    (
+        "a parenthesis in a comment",
+        "#if 0\n#define NAME \"a.h\"\n#else\n#define NAME(x) \"b.h\"\n#endif\n#if __has_include(NAME/*)*/(1))\n#define VALUE 7\n#else\n#define VALUE 8\n#endif\n",
+    ),
+    (
+        "a parenthesis in a string",
+        "#if 0\n#define NAME \"a.h\"\n#else\n#define NAME(x) \"b.h\"\n#endif\n#if __has_include(NAME(\")\"))\n#define VALUE 7\n#else\n#define VALUE 8\n#endif\n",
+    ),
+    (
+        "a pragma pushes",
+        "#define NAME \"b.h\"\n#pragma push_macro(\"NAME\")\n#undef NAME\n#pragma pop_macro(\"NAME\")\n#include NAME\n",
+    ),
+    ("a plain name", "#include \"b.h\"\n"),
+];
+
+/// The name of the header is expanded in arguments of a macro.
+const IN_ARGUMENTS: (&str, &str) = (
+    "a parenthesis in a string before",
+    "#define F(x, y) y\n#define a b\n#if F(\")\", __has_include(<a.h>))\n#define VALUE 7\n#else\n#define VALUE 8\n#endif\n",
+);
+
+#[test]
+fn each_header_that_clang_reads_is_in_the_key() {
+    check(&SOURCES);
+}
+
+#[test]
+fn a_header_that_is_asked_for_behind_a_parenthesis_in_a_string_is_in_the_key() {
+    check(&[IN_ARGUMENTS]);
+}
+
+#[track_caller]
+fn check(sources: &[(&str, &str)]) {
+    let mut failed = Vec::new();
+    for driver in [Driver::Pocl, Driver::Intel, Driver::Rusticl] {
+        for (what, source) in sources {
+            let Some(sandbox) = Sandbox::new(driver) else {
+                continue;
+            };
+            let place = sandbox.path("place");
+            std::fs::create_dir(&place).expect("made");
+            std::fs::write(place.join("kernel.cl"), [*source, KERNEL].concat()).expect("written");
+            std::fs::write(place.join("a.h"), "#define VALUE 3\n").expect("written");
+            let header = place.join("b.h");
+            let run = |way| {
+                let mut command = sandbox.command(way, example("client"));
+                command.args(["run", "--source", "kernel.cl", "--kernel", "f"]);
+                command.args(["--options", "-I ."]);
+                sandbox.run(command.current_dir(&place))
+            };
+            std::fs::write(&header, "#define VALUE 5\n").expect("written");
+            for _ in 0..2 {
+                run(Way::Cached);
+            }
+            match source.contains("__has_include") {
+                true => std::fs::remove_file(&header).expect("removed"),
+                false => std::fs::write(&header, "#define VALUE 6\n").expect("written"),
+            }
+            let (bare, cached) = (run(Way::Bare), run(Way::Cached));
+            if bare.stdout != cached.stdout {
+                failed.push(format!("{driver:?}, {what}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// Each has the time in it, which the driver reads.
+const TIMES: [(&str, &str); 2] = [
+    (
+        "a warning with the beginning of a comment",
+        "#define PASTE(x, y) x##y\n#warning /*\n#define TIME PASTE(__TI, ME__)\n/* */\n",
+    ),
+    (
+        "a name over the end of a line of two characters",
+        "#define TIME __TI\\\n\rME__\n",
+    ),
+];
+
+#[test]
+fn what_reads_the_clock_is_not_kept() {
+    let mut failed = Vec::new();
+    for driver in [Driver::Pocl, Driver::Intel, Driver::Rusticl] {
+        for (what, source) in TIMES {
+            let Some(sandbox) = Sandbox::new(driver) else {
+                continue;
+            };
+            let kernel = "__kernel void f(__global uint *out) { out[get_global_id(0)] = TIME[7] + 10 * TIME[6]; }\n";
+            let source = [source, kernel].concat();
+            let bare = sandbox.kernel(Way::Bare, &source, "").ok();
+            assert!(bare.stdout.contains("result ["), "{}", bare.stdout);
+            let builds = [(); 2].map(|()| {
+                sandbox
+                    .kernel(Way::Cached, &source, "")
+                    .ok()
+                    .source_builds()
+            });
+            if builds != [1, 1] {
+                failed.push(format!("{driver:?}, {what}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
