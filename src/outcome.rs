@@ -135,7 +135,8 @@ numbered! {
         UnidentifiedDriver = 12, "unidentified_driver",
             "a driver's file is unreadable, or in a directory that cannot be listed, or was replaced while in use, \
              or the program was renamed, or hides how it was started, or has libraries loaded into the \
-             driver's linker (`LD_AUDIT`, `LD_PRELOAD`); restart the program";
+             driver's linker (`LD_AUDIT`, `LD_PRELOAD`), or a script in place of that linker puts together which \
+             libraries are loaded (`OCLCACHE_LOG=warn` says so); restart the program";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
             "a device does not answer a query that the key needs; please report it";
