@@ -1,45 +1,14 @@
 //! What PoCL's linker reads where it is a script or a link, and who may read it.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::functions::shared;
 use crate::identity::linker;
+use crate::linker_search::library_of_the_linker;
 use crate::support::{Driver, Ran, Sandbox, Way, example, skipped};
-
-const SOURCE: &str =
-    "__kernel void f(__global uint *out) { out[get_global_id(0)] = 0x12345678; }\n";
-
-/// Changes that constant in all that `ld` writes.
-const OTHER_LINKER: &str = r#"
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-size_t fwrite(const void *from, size_t size, size_t count, FILE *file) {
-    size_t (*usual)(const void *, size_t, size_t, FILE *) = dlsym(RTLD_NEXT, "fwrite");
-    static char copy[1 << 20];
-    size_t length = size * count;
-    if (strcmp(program_invocation_short_name, "ld") || length > sizeof copy)
-        return usual(from, size, count, file);
-    memcpy(copy, from, length);
-    for (size_t at = 0; at + 4 <= length; at++)
-        if (!memcmp(copy + at, "\x78\x56\x34\x12", 4))
-            memcpy(copy + at, "\x11\x11\x11\x11", 4);
-    return usual(copy, size, count, file);
-}
-"#;
-
-/// Runs the program bare and behind the cache: both compute the same. Gives how often the driver compiled.
-#[track_caller]
-fn compilations(sandbox: &Sandbox) -> usize {
-    let bare = sandbox.kernel(Way::Bare, SOURCE, "").ok();
-    let cached = sandbox.kernel(Way::Cached, SOURCE, "").ok();
-    assert_eq!(cached.stdout, bare.stdout, "{}", cached.stderr);
-    cached.source_builds()
-}
+use crate::tools::{OTHER_LINKER, SOURCE, compilations};
 
 fn write_program(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
@@ -88,17 +57,6 @@ fn what_a_shell_sources_before_a_script_in_place_of_a_linker_is_in_the_key() {
     assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
     sandbox.write("settings", format!("OTHER={library}\n"));
     assert_eq!(compilations(&sandbox), 1);
-}
-
-fn library_of_the_linker() -> Option<PathBuf> {
-    let listed = Command::new("ldd").arg(linker()).output().ok()?;
-    let listed = String::from_utf8(listed.stdout).expect("UTF-8");
-    let mut words = listed.split_whitespace();
-    let found = words.find(|word| word.starts_with("/") && word.contains("/libbfd"));
-    if found.is_none() {
-        skipped("a linker with libbfd");
-    }
-    found.map(PathBuf::from)
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn misses(sandbox: &Sandbox) -> usize {
 }
 
 /// A library that the linker needs. None: it needs none but the C library.
-fn library_of_the_linker() -> Option<PathBuf> {
+pub fn library_of_the_linker() -> Option<PathBuf> {
     let listed = Command::new("ldd").arg(linker()).output().ok()?;
     let listed = String::from_utf8(listed.stdout).expect("UTF-8");
     let mut words = listed.split_whitespace();

@@ -8,11 +8,11 @@ use crate::functions::shared;
 use crate::support::{Driver, Sandbox, Way, example, skipped};
 
 /// Has a constant that is recognized in machine code.
-const SOURCE: &str =
+pub const SOURCE: &str =
     "__kernel void f(__global uint *out) { out[get_global_id(0)] = 0x12345678; }\n";
 
 /// Changes that constant in all that `ld` writes, and nothing in other programs.
-const OTHER_LINKER: &str = r#"
+pub const OTHER_LINKER: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ size_t fwrite(const void *from, size_t size, size_t count, FILE *file) {
 
 /// Runs the program bare and behind the cache: both compute the same. Gives how often the driver compiled.
 #[track_caller]
-fn compilations(sandbox: &Sandbox) -> usize {
+pub fn compilations(sandbox: &Sandbox) -> usize {
     let bare = sandbox.kernel(Way::Bare, SOURCE, "").ok();
     let cached = sandbox.kernel(Way::Cached, SOURCE, "").ok();
     assert_eq!(cached.stdout, bare.stdout, "{}", cached.stderr);
