@@ -85,7 +85,9 @@ impl Cache {
         let omits = may_omit && !followed.spells_random_name && !has_debug;
         let digest = known_sources::digest(text, omits);
         let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
+        // Where a file was found, the other closure is not asked for: it has none.
         if headers.is_empty()
+            && followed.closure.files().next().is_none()
             && source_independent_closure(driver, options).is_some_and(names_no_header)
         {
             self.sources.remember(text, written, implicit, digest)?;
