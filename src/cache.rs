@@ -66,6 +66,7 @@ use crate::driver::identity::FileMemory;
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Missed, Query};
+use crate::parallel_files;
 use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
@@ -241,6 +242,10 @@ impl Drop for HeldKernel {
 impl FileMemory for Cache {
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         self.digests.digest(self.store(), path)
+    }
+
+    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
+        parallel_files::map(paths, |path| self.identity(path))
     }
 
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {

@@ -70,6 +70,7 @@
 //! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
 //! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
+//! - `parallel_files`: reads large files on several threads at once.
 //! - `priority`: lowers the priority of background work.
 //! - `proc_file`: reads files of proc(5) in few system calls.
 //! - `quantity`: parses and formats sizes and times.
@@ -103,6 +104,7 @@ mod key;
 mod log;
 mod lru;
 mod outcome;
+mod parallel_files;
 mod priority;
 mod proc_file;
 mod quantity;

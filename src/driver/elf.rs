@@ -25,7 +25,7 @@ const MAX_TABLE: u64 = 64 << 20;
 /// A linker writes no longer string: names and lists of directories.
 const MAX_STRING: u64 = 1 << 20;
 /// How much of a file is read at once.
-const CHUNK: usize = 1 << 20;
+const CHUNK: usize = 256 << 10;
 
 /// An ELF file of this machine's word size and byte order.
 pub struct Elf {

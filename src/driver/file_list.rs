@@ -73,6 +73,19 @@ struct Recorder<'a> {
     identities: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
 }
 
+impl Recorder<'_> {
+    /// Reads the files that the search asks for later, all at once.
+    fn read_ahead(&self, paths: &[&Path]) {
+        for path in paths {
+            self.real.watch(path);
+        }
+        let read = paths.iter().zip(self.memory.identities(paths));
+        // What cannot be read is asked for again.
+        let read = read.filter_map(|(path, identity)| Some((path.to_path_buf(), identity.ok()?)));
+        self.identities.borrow_mut().extend(read);
+    }
+}
+
 impl FileMemory for Recorder<'_> {
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         self.real.watch(path);
@@ -81,6 +94,9 @@ impl FileMemory for Recorder<'_> {
     }
 
     fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
+        if let Some(known) = self.identities.borrow().get(path) {
+            return Ok(known.clone());
+        }
         self.real.watch(path);
         let identity = self.memory.identity(path);
         let identity = identity.inspect_err(|error| self.real.note(error))?;
@@ -370,6 +386,15 @@ impl<'a> Candidates<'a> {
         }
         let plug_in_paths: BTreeSet<PathBuf> = plug_ins.keys().cloned().collect();
         found.append(&mut plug_ins);
+        let closure = self.closure(&places, &plug_in_paths);
+        let loaded: Vec<&Object> = closure.iter().map(|index| &self.objects[*index]).collect();
+        let has_no_build_id =
+            |object: &&&Object| object.is_in_a_file() && object.build_id.is_none();
+        let without_build_id = loaded.iter().filter(has_no_build_id);
+        let read = found
+            .keys()
+            .chain(without_build_id.map(|object| &object.path));
+        recorder.read_ahead(&read.map(PathBuf::as_path).collect::<Vec<_>>());
         for (path, file) in &found {
             for path in file.paths.iter().chain([path]) {
                 real.watch(path);
@@ -377,8 +402,6 @@ impl<'a> Candidates<'a> {
             // What cannot be read is noticed when the list is used.
             let _ = recorder.identity(path);
         }
-        let closure = self.closure(&places, &plug_in_paths);
-        let loaded: Vec<&Object> = closure.iter().map(|index| &self.objects[*index]).collect();
         let mut scanned: Vec<ScannedLibrary> = loaded
             .iter()
             .filter(|object| object.is_in_a_file())

@@ -55,6 +55,10 @@ pub trait FileMemory {
     fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
         Ok(content_value(&self.digest(path)?))
     }
+    /// The identities of several files.
+    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
+        paths.iter().map(|path| self.identity(path)).collect()
+    }
     /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
     fn is_neutral_library(&self, _name: &str) -> bool {
         false

@@ -33,6 +33,7 @@ mod linker_state;
 mod loaded;
 mod loader_tables;
 mod mappings;
+mod name_ends;
 mod names;
 mod needed;
 pub mod notify;

@@ -25,13 +25,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::elf::Elf;
 use super::identity::{FileMemory, build_id_value, content_value, list_identity};
 use super::loaded::Object;
+use super::name_ends::{MIN_LENGTH, each_end, is_in_a_name};
 use super::real_paths::says_what_is_there;
 use crate::framing;
+use crate::parallel_files;
 
 /// Longer names are compared by this many of their last bytes.
 const LENGTH: usize = 24;
-/// Shorter names occur in any data by chance, so each of them counts.
-const MIN_LENGTH: usize = 3;
 const BLOCK: usize = 4096;
 /// Blocks of a file that are kept when they were read. The usual 30 variables of a process lie in 20 of them, and each is looked for in
 /// turn (measured with strace on PoCL: 60 reads without).
@@ -303,53 +303,6 @@ impl NameIndex {
     }
 }
 
-/// How many bytes of data are looked at together.
-const LANES: usize = 64;
-
-/// Calls the function with the place of each NUL behind a name of at least [`MIN_LENGTH`] bytes, from the place `new` on.
-///
-/// Few bytes of data are such a place, and what is not is told for a whole block without a branch, which compilers turn into vector
-/// instructions. Looking for each NUL took five times as long in data with many of them (Intel's compiler, 70 MB: 180 ms).
-fn each_end(
-    data: &[u8],
-    new: usize,
-    mut each: impl FnMut(usize) -> io::Result<()>,
-) -> io::Result<()> {
-    let is_end = |end: usize| {
-        data[end] == 0
-            && data[end - MIN_LENGTH..end]
-                .iter()
-                .all(|byte| is_in_a_name(*byte))
-    };
-    let mut at = new.max(MIN_LENGTH);
-    while let Some((block, _)) = data
-        .get(at - MIN_LENGTH..)
-        .and_then(|rest| rest.split_first_chunk::<{ MIN_LENGTH + LANES }>())
-    {
-        let names = block.map(|byte| u8::from(is_in_a_name(byte)));
-        let mut has_end = 0;
-        for lane in 0..LANES {
-            let is_nul = u8::from(block[lane + MIN_LENGTH] == 0);
-            has_end |= is_nul & names[lane] & names[lane + 1] & names[lane + 2];
-        }
-        if has_end != 0 {
-            for end in (at..at + LANES).filter(|end| is_end(*end)) {
-                each(end)?;
-            }
-        }
-        at += LANES;
-    }
-    for end in (at..data.len()).filter(|end| is_end(*end)) {
-        each(end)?;
-    }
-    Ok(())
-}
-
-#[inline]
-const fn is_in_a_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_'
-}
-
 fn reversed(end: &[u8]) -> Reversed {
     let mut reversed = [0; LENGTH];
     for (to, from) in reversed.iter_mut().zip(end.iter().rev()) {
@@ -363,23 +316,50 @@ fn reversed(end: &[u8]) -> Reversed {
 /// # Errors
 /// A library cannot be read, is no ELF file or was replaced, or has too many names.
 pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
+    let of_each = read_each(libraries, memory, |elf| {
+        let mut gathered = Gathered::default();
+        gathered.scan(elf)?;
+        gathered.remove_repeated();
+        Ok(gathered.names)
+    })?;
     let mut gathered = Gathered::default();
-    for library in libraries {
-        let elf = Elf::open(&library.path)?.ok_or(io::ErrorKind::InvalidData)?;
-        gathered.scan(&elf)?;
-        library.is_in(&elf, memory)?;
+    for names in of_each {
+        gathered.add_all(names)?;
     }
     gathered.finish(&identity(libraries))
 }
 
+/// What the function finds in each of these libraries.
+///
+/// # Errors
+/// A library cannot be read, is no ELF file or was replaced, or the function fails.
+pub(super) fn read_each<R: Send + Sync>(
+    libraries: &[ScannedLibrary],
+    memory: &dyn FileMemory,
+    read: impl Fn(&Elf) -> io::Result<R> + Sync,
+) -> io::Result<Vec<R>> {
+    let paths: Vec<&Path> = libraries.iter().map(|one| one.path.as_path()).collect();
+    let found = parallel_files::map(&paths, |path| {
+        let elf = Elf::open(path)?.ok_or(io::ErrorKind::InvalidData)?;
+        Ok((read(&elf)?, elf.build_id()))
+    });
+    let found = libraries.iter().zip(found);
+    let found = found.map(|(library, found): (_, io::Result<_>)| {
+        let (found, build_id) = found?;
+        library.is_read(build_id.as_deref(), memory)?;
+        Ok(found)
+    });
+    found.collect()
+}
+
 impl ScannedLibrary {
-    /// What is at the path may not be what was loaded from there.
+    /// What was read at the path may not be what was loaded from there. `build_id`: that of the file that was read.
     ///
     /// # Errors
     /// It is another library.
-    pub fn is_in(&self, elf: &Elf, memory: &dyn FileMemory) -> io::Result<()> {
-        let identity = match elf.build_id() {
-            Some(build_id) if self.identity == build_id_value(&build_id) => return Ok(()),
+    fn is_read(&self, build_id: Option<&[u8]>, memory: &dyn FileMemory) -> io::Result<()> {
+        let identity = match build_id {
+            Some(build_id) if self.identity == build_id_value(build_id) => return Ok(()),
             _ => content_value(&memory.digest(&self.path)?),
         };
         match identity == self.identity {
@@ -469,6 +449,19 @@ impl Gathered {
         }
         self.names.push(name);
         Ok(())
+    }
+
+    /// Adds the names of a library.
+    fn add_all(&mut self, names: Vec<Reversed>) -> io::Result<()> {
+        self.names.try_reserve(names.len())?;
+        self.names.extend(names);
+        if self.names.len() > MAX_NAMES {
+            self.remove_repeated();
+        }
+        match self.names.len() > MAX_NAMES {
+            true => Err(io::ErrorKind::InvalidData.into()),
+            false => Ok(()),
+        }
     }
 
     fn remove_repeated(&mut self) {

@@ -21,7 +21,7 @@ use super::elf::Elf;
 use super::identity::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
 use super::loaded::Object;
-use super::names::ScannedLibrary;
+use super::names::{ScannedLibrary, read_each};
 use super::needed::needed_by;
 use super::real_paths::RealPaths;
 use super::search_path::{add_new, directory, of_file, with_subdirectories};
@@ -52,19 +52,21 @@ fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Fi
     if let Some(names) = known.and_then(|file| remembered(file, &identity)) {
         return Ok(names);
     }
-    let mut names = FileNames::new();
-    for library in libraries {
-        let elf = Elf::open(&library.path)?.ok_or(io::ErrorKind::InvalidData)?;
+    let check = |names: &FileNames| match names.len() > MAX_NAMES {
+        true => Err(io::Error::from(io::ErrorKind::InvalidData)),
+        false => Ok(()),
+    };
+    let of_each = read_each(libraries, memory, |elf| {
+        let mut names = FileNames::new();
         let data = elf.data(&elf.sections()?);
         elf.each_chunk(&data, 2 * MAX_LENGTH, |chunk, _| {
             add_names(chunk, &mut names);
-            match names.len() > MAX_NAMES {
-                true => Err(io::ErrorKind::InvalidData.into()),
-                false => Ok(()),
-            }
+            check(&names)
         })?;
-        library.is_in(&elf, memory)?;
-    }
+        Ok(names)
+    })?;
+    let names: FileNames = of_each.into_iter().flatten().collect();
+    check(&names)?;
     let listed: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     memory.remember_facts(
         &identity,
