@@ -60,7 +60,7 @@ use once_cell::race::OnceBox;
 use opencl_sys::*;
 
 use crate::cl::{Device, Program};
-use crate::config::Config;
+use crate::config::{Config, SiteSwitch};
 use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::identity::FileMemory;
 use crate::driver::notify::{self, HeldObject, NextStep};
@@ -97,6 +97,7 @@ static CACHE: OnceBox<Cache> = OnceBox::new();
 /// The cache of this process.
 pub struct Cache {
     config: Config,
+    switch: SiteSwitch,
     opened: CacheHandle,
     tiers: Tiers,
     digests: Digests,
@@ -267,14 +268,18 @@ impl FileMemory for Cache {
 impl Cache {
     /// The cache of this process, opened at the first build.
     pub fn get() -> &'static Cache {
-        CACHE.get_or_init(|| Box::new(Cache::open(Config::read())))
+        CACHE.get_or_init(|| {
+            let switch = SiteSwitch::new();
+            Box::new(Cache::open(Config::read(), switch))
+        })
     }
 
-    fn open(config: Config) -> Cache {
+    fn open(config: Config, switch: SiteSwitch) -> Cache {
         let opened = CacheHandle::new(&config);
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
+            switch,
             opened,
             digests: Digests::new(),
             measures: CostMemory::default(),
@@ -314,6 +319,7 @@ impl Cache {
     fn plan_call(&self, ticket: &Ticket, call: &BuildCall) -> Result<Box<Plan>, Bypass> {
         let started = Instant::now();
         let plan = match call.odd {
+            _ if self.switch.look() => Err(Bypass::SwitchedOff),
             true => Err(Bypass::UnusualArguments),
             false => self.plan(ticket, &call.arguments, call.headers.as_deref()),
         };

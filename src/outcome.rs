@@ -183,6 +183,9 @@ numbered! {
         CostlyText = 27, "costly_text",
             "compilers could read the text in so many ways that looking at all of them would take too long: unclosed quotes, trigraphs, \
              blanks after a backslash, macros that name headers; remove some of them";
+        /// The system's configuration file has switched the cache off since the process started.
+        SwitchedOff = 28, "switched_off",
+            "an administrator has switched the cache off (`disable` in the system's configuration file), which nothing counts";
     }
 }
 

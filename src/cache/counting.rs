@@ -22,8 +22,11 @@ pub(super) struct BuildTime {
 }
 
 impl Cache {
-    /// Counts events for a driver and a device.
+    /// Counts events for a driver and a device. A cache that is switched off counts nothing.
     pub(super) fn count(&self, place: Labels<'_>, events: &[CounterEvent]) {
+        if self.switch.was_off() {
+            return;
+        }
         if let Some(recorder) = self.opened.recorder() {
             recorder.record(place, events);
         }

@@ -24,7 +24,7 @@ impl Plan {
 }
 
 impl Cache {
-    /// Records a build that was not a hit. A read-only cache has no journal.
+    /// Records a build that was not a hit. A cache that is read-only or switched off has no journal.
     pub(super) fn note(
         &self,
         driver: Option<&Driver>,
@@ -36,7 +36,7 @@ impl Cache {
         let Some(store) = self.written_store() else {
             return;
         };
-        if bake::is_baker() {
+        if bake::is_baker() || self.switch.was_off() {
             return;
         }
         let private = !self.config.store_source();

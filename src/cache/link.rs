@@ -50,7 +50,9 @@ pub struct LinkBelow {
 pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     let started = Instant::now();
     let cache = Cache::get();
-    let plan = if call.odd {
+    let plan = if cache.switch.look() {
+        Err(Bypass::SwitchedOff)
+    } else if call.odd {
         Err(Bypass::UnusualArguments)
     } else {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)

@@ -18,9 +18,19 @@ fn built(session: &Session, source: &str) -> i32 {
     }
 }
 
-/// Until somebody says something on standard input, or nobody can any more.
-fn told() {
-    let _ = std::io::stdin().read(&mut [0]);
+/// Until somebody says something on standard input, or nobody can any more. Whether somebody did.
+fn told() -> bool {
+    std::io::stdin().read(&mut [0]).is_ok_and(|read| read > 0)
+}
+
+/// A build, and one more each time it is told.
+fn turns(session: &Session, source: &str) {
+    loop {
+        println!("build: code {}", built(session, source));
+        if !told() {
+            return;
+        }
+    }
 }
 
 /// A build and, when told, a child that does nothing until the test ends.
@@ -111,6 +121,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let read = |file: &String| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
     let sources: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
     match (how.as_str(), sources.as_slice()) {
+        ("turns", [source]) => turns(session, source),
         ("child", [source]) => child(session, source),
         ("canceled", [source]) => canceled(session, source),
         ("fork", [source]) => fork(session, source),
