@@ -76,7 +76,8 @@ impl MountIdentity {
     pub fn at(path: &Path) -> Option<MountIdentity> {
         const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000); // STATX_MNT_ID_UNIQUE
         let found = statx(CWD, path, AtFlags::empty(), UNIQUE).ok()?;
-        if found.stx_mask & UNIQUE.bits() == 0 {
+        // QEMU's emulation of processes gives the flag and no number (measured on 7.2).
+        if found.stx_mask & UNIQUE.bits() == 0 || found.stx_mnt_id == 0 {
             return None;
         }
         Some(MountIdentity {

@@ -164,12 +164,13 @@ pub(super) static PROFILES: [Profile; 8] = [
         // cl_program.cpp: the binary is a copy of what the build left in memory. devprogram.cpp: it is loaded as it is, if it has
         // code.
         record: RecordTime::Measured,
-        // cl_program.cpp: the first one loads the program's code onto the devices, nothing is compiled; unverified.
-        kernel_facts: KernelFactsTime::AfterBuild,
+        // program.cpp: the first one loads the program's code onto the devices and runs the kernels that initialize program-scope
+        // variables. A build alone does neither, so no kernel is created unasked.
+        kernel_facts: KernelFactsTime::WhenCreated,
         refuses_debug: false,
         context_counts_programs: None, // found out, though by program.hpp each program holds a reference
         kernels_keep_program: true,    // kernel.hpp: each holds a reference
-        sub_devices_are_their_root: false, // unverified
+        sub_devices_are_their_root: false, // cl_device.cpp: there are none
         rebuild: Rebuild::Fresh,       // program.hpp: it is cleared before it is built again
         copies_builds: true,           // documented: AMD_COMGR_CACHE
         environment: &variables::AMD,
