@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use once_cell::race::OnceBox;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Stat, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{ChangeTime, FileSystem};
@@ -105,6 +105,16 @@ impl FileFingerprint {
         }
     }
 
+    /// The fingerprint of a file with these facts.
+    pub fn of_stat(stat: &Stat) -> FileFingerprint {
+        FileFingerprint {
+            file: (stat.st_dev, stat.st_ino),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: (stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
+        }
+    }
+
     /// The fingerprint of the file that a path leads to; None if there is none.
     pub fn at(path: &Path) -> Option<FileFingerprint> {
         Some(FileFingerprint::of(&std::fs::metadata(path).ok()?))
@@ -125,8 +135,8 @@ impl FileFingerprint {
         self.validity_at(now, *change_time)
     }
 
-    /// `now`: seconds since 1970.
-    fn validity_at(&self, now: i64, change_time: ChangeTime) -> Validity {
+    /// How long every change of a file with this fingerprint shows in it. `now`: seconds since 1970; `change_time`: of its file system.
+    pub fn validity_at(&self, now: i64, change_time: ChangeTime) -> Validity {
         let has_parts = self.changed.1 != 0;
         let validity = match change_time {
             ChangeTime::Kernel | ChangeTime::Server if has_parts => Validity::Lasting,

@@ -31,6 +31,8 @@ pub enum ChangeTime {
     Foreign,
 }
 
+const EXT: u32 = 0xef53;
+const XFS: u32 = 0x5846_5342;
 const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58f6;
 
@@ -41,8 +43,8 @@ const RAMFS: u32 = 0x8584_58f6;
 /// A FUSE server may answer with any times: sshfs and CVMFS give that of the last modification for that of the last change. AFS does
 /// so as well (fs/afs/inode.c). Lustre and BeeGFS keep whole seconds.
 const KNOWN: [(u32, &str, Kind, ChangeTime); 32] = [
-    (0xef53, "ext", Kind::Local, ChangeTime::Kernel), // 2, 3 and 4 have one number
-    (0x5846_5342, "xfs", Kind::Local, ChangeTime::Kernel),
+    (EXT, "ext", Kind::Local, ChangeTime::Kernel), // 2, 3 and 4 have one number
+    (XFS, "xfs", Kind::Local, ChangeTime::Kernel),
     (TMPFS, "tmpfs", Kind::Local, ChangeTime::Kernel),
     (0x2405_1905, "ubifs", Kind::Local, ChangeTime::Kernel),
     (0x7371_7368, "squashfs", Kind::Local, ChangeTime::Kernel), // whole seconds, and nobody writes
@@ -114,6 +116,17 @@ impl FileSystem {
     pub fn change_time_at(path: &Path) -> ChangeTime {
         let found = statfs(path).map_or(0, |found| magic(&found));
         FileSystem::from_magic(found).change_time
+    }
+
+    /// Who sets the time of a change of its files.
+    pub fn change_time(self) -> ChangeTime {
+        self.change_time
+    }
+
+    /// Whether the blocks of a file stay what they are until somebody changes the file. Other file systems allocate, compress or
+    /// share them later.
+    pub fn keeps_blocks(self) -> bool {
+        matches!(self.magic, EXT | XFS | TMPFS | RAMFS)
     }
 
     /// Its name, and which guarantees are missing, for people.

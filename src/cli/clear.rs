@@ -10,13 +10,13 @@ use super::entry_view::row_as_text;
 use super::failure::Failure;
 use super::find::{find_key, no_entry};
 use super::open::store;
-use super::output::{plural, print, say, size};
+use super::output::{plural, print, say, size, width};
 use super::parse::parse_age;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::store::Store;
 use crate::store::directory::FileFacts;
-use crate::store::entry::Meta;
+use crate::store::heads::EntryHead;
 
 /// Remove all entries, or some of them
 #[derive(Args, Default)]
@@ -70,8 +70,9 @@ impl ClearArgs {
         let count = plural(chosen.len() as u64, "entry", "entries");
         let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
         if self.dry_run {
-            let row = |(key, file, meta): &(Key, FileFacts, Option<Meta>)| {
-                row_as_text(key, file.taken(), meta.as_ref(), false)
+            let columns = width();
+            let row = |(key, file, head): &(Key, FileFacts, Option<EntryHead>)| {
+                row_as_text(key, file.taken(), head.as_ref(), false, columns)
             };
             let rows: String = chosen.iter().map(row).collect();
             let done = print(rows.as_bytes())?;
@@ -106,7 +107,7 @@ impl ClearArgs {
 fn choose(
     store: &Store,
     arguments: &ClearArgs,
-) -> Result<Vec<(Key, FileFacts, Option<Meta>)>, Failure> {
+) -> Result<Vec<(Key, FileFacts, Option<EntryHead>)>, Failure> {
     let only = arguments.key.as_deref();
     let only = only.map(|digits| find_key(store, digits)).transpose()?;
     let (mut chosen, mut programs, mut drivers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
@@ -119,19 +120,19 @@ fn choose(
         {
             continue;
         }
-        let meta = store.read_meta(&key);
-        let meta_is = |is: &dyn Fn(&Meta) -> bool| meta.as_ref().is_some_and(is);
-        let is_of_program = |name: &String| meta_is(&|meta| meta.executable == *name);
+        let head = store.read_meta(&key).map(EntryHead::of);
+        let head_is = |is: &dyn Fn(&EntryHead) -> bool| head.as_ref().is_some_and(is);
+        let is_of_program = |name: &String| head_is(&|head| head.executable == *name);
         let is_of_driver =
-            |name: &String| meta_is(&|meta| meta.driver_family.eq_ignore_ascii_case(name));
-        if let Some(meta) = &meta {
-            *programs.entry(meta.executable.clone()).or_insert(0u64) += 1;
-            *drivers.entry(meta.driver_family.clone()).or_insert(0u64) += 1;
+            |name: &String| head_is(&|head| head.driver_family.eq_ignore_ascii_case(name));
+        if let Some(head) = &head {
+            *programs.entry(head.executable.clone()).or_insert(0u64) += 1;
+            *drivers.entry(head.driver_family.clone()).or_insert(0u64) += 1;
         }
         if arguments.program.as_ref().is_none_or(is_of_program)
             && arguments.driver.as_ref().is_none_or(is_of_driver)
         {
-            chosen.push((key, file, meta));
+            chosen.push((key, file, head));
         }
     }
     for (what, name, known) in [

@@ -2,56 +2,65 @@
 
 use serde_json::{Value, json};
 
-use super::output::{seconds, size, width};
+use super::output::{seconds, size};
 use crate::cl::info::Number;
 use crate::key::ingredients::{Ingredient, Key, Kind, digest_of, hex};
 use crate::log::text;
-use crate::store::entry::Meta;
+use crate::store::heads::EntryHead;
 
 /// How many digits of a key are shown; enough to tell entries apart.
 pub const SHOWN_DIGITS: usize = 16;
 
-pub fn row_as_json(key: &Key, bytes: u64, meta: Option<&Meta>, given_up: bool) -> Value {
+pub fn row_as_json(key: &Key, bytes: u64, head: Option<&EntryHead>, given_up: bool) -> Value {
     let lossy = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-    match meta {
+    match head {
         None => json!({ "key": key.hex(), "bytes": bytes, "damaged": true }),
-        Some(meta) => json!({
+        Some(head) => json!({
             "key": key.hex(),
             "bytes": bytes,
             "damaged": false,
-            "pending": meta.is_pending(),
+            "pending": head.is_pending,
             "given_up": given_up,
-            "created": meta.created,
-            "compile_ns": meta.compile_ns,
-            "driver": meta.driver_family,
-            "program": meta.executable,
-            "options": meta.options.as_ref().map(lossy),
-            "kernels": meta.facts.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
+            "created": head.created,
+            "compile_ns": head.compile_ns,
+            "driver": head.driver_family,
+            "program": head.executable,
+            "options": head.options.as_ref().map(lossy),
+            "kernels": head.kernel_names.iter().map(lossy).collect::<Vec<_>>(),
         }),
     }
 }
 
-pub fn row_as_text(key: &Key, bytes: u64, meta: Option<&Meta>, given_up: bool) -> String {
+/// A line for an entry, cut to so many columns.
+pub fn row_as_text(
+    key: &Key,
+    bytes: u64,
+    head: Option<&EntryHead>,
+    given_up: bool,
+    columns: Option<usize>,
+) -> String {
     let key = &key.hex()[..SHOWN_DIGITS];
-    let row = match meta {
+    let row = match head {
         None => format!("{key}  {:>10}  damaged", size(bytes)),
-        Some(meta) => format!(
+        Some(head) => format!(
             "{key}  {:>10}  {:>9}  {}{:<10} {:<20} {}",
             size(bytes),
-            seconds(meta.compile_ns),
-            match (given_up, meta.is_pending()) {
+            seconds(head.compile_ns),
+            match (given_up, head.is_pending) {
                 (true, _) => "given up ",
                 (false, true) => "pending  ",
                 (false, false) => "",
             },
-            text(meta.driver_family.as_bytes()).to_string(),
-            text(meta.executable.as_bytes()).to_string(),
-            kernels(&meta.facts.kernel_names),
+            text(head.driver_family.as_bytes()).to_string(),
+            text(head.executable.as_bytes()).to_string(),
+            kernels(&head.kernel_names),
         ),
     };
     // One line of a terminal: `show` has all names.
-    let most = width().unwrap_or(usize::MAX);
-    format!("{}\n", console::truncate_str(&row, most, "…"))
+    match columns {
+        Some(columns) => format!("{}\n", console::truncate_str(&row, columns, "…")),
+        None => row + "\n",
+    }
 }
 
 /// The first names, and the number of the others.

@@ -20,11 +20,10 @@ use super::worker::private_directory;
 use super::{home, vendors};
 use crate::config::Config;
 use crate::driver::{build_id_value, content_value};
-use crate::key::ingredients::Kind;
 use crate::regular_file;
 use crate::store::directory::Directory;
-use crate::store::entry::Meta;
 use crate::store::gc::Collector;
+use crate::store::heads::EntryDriver;
 use crate::store::{Limits, Store};
 
 /// Shrink the cache to its limits, and remove what is no longer used
@@ -59,7 +58,7 @@ impl GcArgs {
             say("oclcache: the cache is empty");
             return Ok(ExitCode::SUCCESS);
         }
-        let store = Store::open(&path, limits)?;
+        let store = Store::open(&path, limits)?.remembering(!config.readonly());
         vendors::forget_vendors(store.root());
         let interrupt = Interrupt::listen()?;
         let mut watched = Watched::new(&interrupt);
@@ -110,8 +109,8 @@ impl Watched<'_> {
 }
 
 impl Collector for Watched<'_> {
-    fn is_installed(&mut self, meta: &Meta) -> bool {
-        let path = meta.driver_library.as_str();
+    fn is_installed(&mut self, driver: &EntryDriver) -> bool {
+        let path = driver.library.as_str();
         if !Path::new(path).is_absolute() {
             return true; // found by name: the path is not known
         }
@@ -120,11 +119,8 @@ impl Collector for Watched<'_> {
             .entry(path.to_owned())
             .or_insert_with(|| values_of(Path::new(path)));
         known.as_ref().is_some_and(|values| {
-            let mut of_driver = meta
-                .ingredients
-                .iter()
-                .filter(|ingredient| ingredient.kind == Kind::Driver);
-            of_driver.any(|ingredient| values.contains(&ingredient.value))
+            let mut files = driver.files.iter();
+            files.any(|file| values.contains(file))
         })
     }
 

@@ -9,8 +9,9 @@ use serde_json::json;
 use super::entry_view::{row_as_json, row_as_text};
 use super::failure::Failure;
 use super::open::store;
-use super::output::{print_json, printed, say};
-use crate::store::entry::Meta;
+use super::output::{plain, print, print_json, printed, say, width};
+use crate::store::heads::{EntryHead, ShardHeads};
+use crate::store::{ListedEntry, Store, StoreError};
 
 /// List the entries
 #[derive(Args)]
@@ -21,40 +22,73 @@ pub struct ListArgs {
     json: bool,
 }
 
+/// Why not all rows are written.
+enum Unwritten {
+    Unread(StoreError),
+    Output(io::Error),
+}
+
+impl From<StoreError> for Unwritten {
+    fn from(error: StoreError) -> Unwritten {
+        Unwritten::Unread(error)
+    }
+}
+
 impl ListArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let store = store()?;
-        let entries = match &store {
-            Some(store) => store.entries()?,
-            None => Vec::new(),
-        };
-        let Some(store) = store.filter(|_| !entries.is_empty()) else {
-            if self.json {
-                return print_json(&json!([]));
+        let mut is_empty = true;
+        if let Some(store) = store()? {
+            let columns = width();
+            let rows = |heads: &ShardHeads| rows_of(&store, heads, self.json, columns);
+            let mut output = io::stdout().lock();
+            // Shard by shard: there may be a million rows, and `head` may read only a few.
+            let written = store.walk_heads(rows, |rows| {
+                let between = match (self.json, is_empty) {
+                    _ if rows.is_empty() => return Ok(()),
+                    (false, _) => "",
+                    (true, true) => "[\n",
+                    (true, false) => ",\n",
+                };
+                is_empty = false;
+                let mut write = |text: &str| output.write_all(text.as_bytes());
+                write(between)
+                    .and_then(|()| write(&rows))
+                    .map_err(Unwritten::Output)
+            });
+            match written {
+                Ok(()) => {}
+                Err(Unwritten::Unread(error)) => return Err(error.into()),
+                Err(Unwritten::Output(error)) => return printed(Err(error)),
             }
-            say("oclcache: the cache is empty; `oclcache run PROGRAM` fills it");
-            return Ok(ExitCode::SUCCESS);
-        };
-        let mut rows = entries.iter().map(|(key, file)| {
-            let meta = store.read_meta(key);
-            let given_up =
-                meta.as_ref().is_some_and(Meta::is_pending) && store.given_up(key).is_some();
-            (key, file.size, meta, given_up)
-        });
-        if self.json {
-            return print_json(
-                &rows
-                    .map(|(key, bytes, meta, given_up)| {
-                        row_as_json(key, bytes, meta.as_ref(), given_up)
-                    })
-                    .collect(),
-            );
         }
-        // Row by row: there may be a million, and `head` may read only a few.
-        let mut output = io::stdout().lock();
-        let written = rows.try_for_each(|(key, bytes, meta, given_up)| {
-            output.write_all(row_as_text(key, bytes, meta.as_ref(), given_up).as_bytes())
-        });
-        printed(written)
+        match (self.json, is_empty) {
+            (true, true) => print_json(&json!([])),
+            (true, false) => print(b"\n]\n"),
+            (false, true) => {
+                say("oclcache: the cache is empty; `oclcache run PROGRAM` fills it");
+                Ok(ExitCode::SUCCESS)
+            }
+            (false, false) => printed(io::stdout().flush()),
+        }
     }
+}
+
+/// The rows of a shard.
+fn rows_of(store: &Store, heads: &ShardHeads, as_json: bool, columns: Option<usize>) -> String {
+    let row = |(entry, head): &(ListedEntry, Option<EntryHead>)| {
+        let (key, bytes, head) = (&entry.key, entry.file.size, head.as_ref());
+        let given_up = head.is_some_and(|head| head.is_pending) && store.given_up(key).is_some();
+        match as_json {
+            true => element(&plain(&row_as_json(key, bytes, head, given_up))),
+            false => row_as_text(key, bytes, head, given_up, columns),
+        }
+    };
+    let rows: Vec<String> = heads.entries.iter().map(row).collect();
+    rows.join(if as_json { ",\n" } else { "" })
+}
+
+/// A value as an element of a list: no string in it has a line break.
+fn element(json: &str) -> String {
+    let lines = json.lines().map(|line| format!("  {line}"));
+    lines.collect::<Vec<_>>().join("\n")
 }

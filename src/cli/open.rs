@@ -22,7 +22,16 @@ pub fn directory(config: &Config) -> Result<PathBuf, Failure> {
 /// # Errors
 /// The cache is off, or its directory cannot be opened.
 pub fn store() -> Result<Option<Store>, Failure> {
-    Ok(Store::open_existing(&directory(&Config::read())?)?)
+    existing_store(&Config::read())
+}
+
+/// The store of the directory of this configuration; None if there is none yet.
+///
+/// # Errors
+/// As for [`store`].
+pub fn existing_store(config: &Config) -> Result<Option<Store>, Failure> {
+    let store = Store::open_existing(&directory(config)?)?;
+    Ok(store.map(|store| store.remembering(!config.readonly())))
 }
 
 /// The store of the configured directory, if there is one that can be opened.
@@ -32,8 +41,7 @@ pub fn usable_store(config: &Config) -> Option<Store> {
 
 /// The disk space of all entries, in bytes.
 pub fn bytes_taken(store: &Store) -> u64 {
-    let entries = store.entries().unwrap_or_default();
-    entries.iter().map(|(_, file)| file.taken()).sum()
+    store.totals().unwrap_or_default().taken
 }
 
 /// The system directories. They are only read.

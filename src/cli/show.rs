@@ -149,6 +149,7 @@ mod tests {
     use crate::key::ingredients::{Ingredient, Key, Kind};
     use crate::log::is_plain;
     use crate::store::entry::{EntryContent, Facts, Meta};
+    use crate::store::heads::EntryHead;
 
     /// An application's C strings need not be UTF-8.
     #[test]
@@ -187,10 +188,11 @@ mod tests {
         };
         let entry =
             Entry::parse(content.encode(&key).expect("memory"), Some(&key)).expect("an entry");
-        let list = row_as_text(&key, 1, Some(&meta), false);
+        let head = EntryHead::of(meta);
+        let list = row_as_text(&key, 1, Some(&head), false, None);
         let show = as_text(&entry);
         assert_eq!((list.lines().count(), show.lines().count()), (1, 7 + 7));
-        let json = [row_as_json(&key, 1, Some(&meta), false), as_json(&entry)];
+        let json = [row_as_json(&key, 1, Some(&head), false), as_json(&entry)];
         for (value, shown) in json.iter().map(|value| (value, plain(value))) {
             assert_eq!(
                 serde_json::from_str::<Value>(&shown).ok().as_ref(),

@@ -6,16 +6,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
-use super::open::{directory, tiers};
+use super::open::{directory, existing_store, tiers};
 use crate::config::Config;
 use crate::filesystem::FileSystem;
-use crate::key::ingredients::Key;
 use crate::outcome::{Bypass, FormerName, Missed};
-use crate::store::Store;
-use crate::store::directory::FileFacts;
 use crate::store::journal::now_ms;
 use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, RowTag, Totals, date};
 use crate::store::tiers::Tiers;
+use crate::store::{EntryTotals, Store};
 
 /// The statistics and the state of the cache.
 pub struct CacheSummary {
@@ -27,8 +25,8 @@ pub struct CacheSummary {
     pub store: Option<Store>,
     /// The cache directory.
     pub directory: PathBuf,
-    /// The entries of the store.
-    pub entries: Vec<(Key, FileFacts)>,
+    /// The number and the size of the entries.
+    pub totals: EntryTotals,
     /// The size limit of the entries.
     pub max_size: Option<u64>,
     tiers: Tiers,
@@ -103,32 +101,32 @@ pub fn hit_rate(totals: &Totals) -> Option<f64> {
 }
 
 impl CacheSummary {
-    /// Reads the statistics and lists the entries.
+    /// Reads the statistics and counts the entries.
     ///
     /// # Errors
     /// The cache is off, or cannot be read.
     pub fn read() -> Result<CacheSummary, Failure> {
         let config = Config::read();
         let directory = directory(&config)?;
-        let store = Store::open_existing(&directory)?;
+        let store = existing_store(&config)?;
         let mut counted = CountedRows {
             today: u32::try_from(now_ms() / DAY_MS).unwrap_or(0),
             ..CountedRows::default()
         };
-        let (mut entries, mut is_exact) = (Vec::new(), true);
+        let (mut totals, mut is_exact) = (EntryTotals::default(), true);
         if let Some(store) = &store {
             if let Some(statistics) = store.statistics()? {
                 counted = statistics.counted()?;
                 is_exact = statistics.is_exact();
             }
-            entries = store.entries()?;
+            totals = store.totals()?;
         }
         Ok(CacheSummary {
             counted,
             is_exact,
             store,
             directory,
-            entries,
+            totals,
             max_size: config.max_size(),
             tiers: tiers(&config),
         })
@@ -144,11 +142,6 @@ impl CacheSummary {
         let first = self.counted.today.saturating_sub(days);
         let days = first..=self.counted.today;
         self.counted.rows.of(|tag| days.contains(&tag.day)).total()
-    }
-
-    /// The disk space of the entries, in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.entries.iter().map(|(_, file)| file.allocated).sum()
     }
 
     /// The file system of the cache directory.
@@ -196,8 +189,8 @@ impl CacheSummary {
             ("zeroed", self.counted.zeroed_ms.map(|ms| ms / 1000).into()),
             ("directory", self.directory.to_string_lossy().into()),
             ("file_system", self.file_system().to_string().into()),
-            ("entries", self.entries.len().into()),
-            ("bytes", self.bytes().into()),
+            ("entries", self.totals.entries.into()),
+            ("bytes", self.totals.allocated.into()),
             ("max_size", self.max_size.into()),
             ("exact", self.is_exact.into()),
         ] {

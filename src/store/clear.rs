@@ -1,10 +1,12 @@
 //! Empties the cache.
 
 use super::directory::Directory;
+use super::heads::{self, KnownEntries};
 use super::leftovers::is_leftover;
+use super::walk::walk;
 use super::{
     ASIDE, ENTRIES, LOADING, SUFFIX, Store, StoreError, TEMPORARY, audit, bake_attempts, entry,
-    is_shard, journal, load_guard,
+    journal, load_guard, shard_name, totals,
 };
 use crate::key::ingredients::Key;
 
@@ -16,16 +18,18 @@ impl Store {
     /// A directory cannot be listed or a file cannot be removed.
     pub fn clear(&self) -> Result<ClearResult, StoreError> {
         let mut cleared = ClearResult::default();
-        if let Some(entries) = self.root.open_below(ENTRIES)? {
-            for shard in entries.names()?.into_iter().filter(|name| is_shard(name)) {
-                if let Some(directory) = entries.open_below(&shard)? {
-                    clear_directory(&directory, &mut cleared)?;
-                }
-                entries.remove_directory(&shard);
-            }
-        }
+        walk(
+            &self.shards()?,
+            |shard| self.clear_shard(shard),
+            |_, of_shard| {
+                cleared.add(&of_shard?);
+                Ok::<(), StoreError>(())
+            },
+        )?;
+        cleared.files += heads::forget_all(&self.root)?;
+        cleared.files += u64::from(totals::forget(&self.root)?);
         if let Some(aside) = self.root.open_below(ASIDE)? {
-            clear_directory(&aside, &mut cleared)?;
+            clear_directory(&aside, &KnownEntries::default(), &mut cleared)?;
         }
         if let Some(temporary) = self.root.open_below(TEMPORARY)? {
             for name in temporary
@@ -55,6 +59,20 @@ impl Store {
         journal::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }
+
+    fn clear_shard(&self, shard: usize) -> Result<ClearResult, StoreError> {
+        let mut cleared = ClearResult::default();
+        let Some(entries) = self.root.open_below(ENTRIES)? else {
+            return Ok(cleared);
+        };
+        let name = shard_name(shard);
+        if let Some(directory) = entries.open_below(&name)? {
+            let known = KnownEntries::read(&self.root, shard);
+            clear_directory(&directory, &known, &mut cleared)?;
+        }
+        entries.remove_directory(&name);
+        Ok(cleared)
+    }
 }
 
 /// What [`Store::clear`] did.
@@ -68,32 +86,38 @@ pub struct ClearResult {
     pub foreign: u64,
 }
 
-fn clear_directory(directory: &Directory, cleared: &mut ClearResult) -> Result<(), StoreError> {
+impl ClearResult {
+    fn add(&mut self, other: &ClearResult) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.foreign += other.foreign;
+    }
+}
+
+/// Removes the entries of a directory. Those that are known are not read again.
+fn clear_directory(
+    directory: &Directory,
+    known: &KnownEntries,
+    cleared: &mut ClearResult,
+) -> Result<(), StoreError> {
     for name in directory.names()? {
-        let named = name.strip_suffix(SUFFIX).and_then(Key::from_hex).is_some();
-        // Another process may have removed the file since it was listed, and stored it again by now: look twice.
-        let look = || directory.read_start(&name, entry::MAGIC.len());
-        let start = look().or_else(look);
-        if start.is_none() && directory.changed_ms(&name).is_none() {
-            continue;
-        }
-        // The name and the magic number show that it is ours. A power cut may have left an empty file, or zeros.
-        let is_ours = |start: Vec<u8>| {
-            entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0)
-        };
-        let ours = named && start.is_some_and(is_ours);
-        match directory
-            .facts(&name)
-            .map(|facts| facts.taken())
-            .filter(|_| ours)
-        {
-            Some(taken) if directory.remove(&name)? => {
+        let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex);
+        let remembered = key.and_then(|key| known.facts(directory, &name, &key));
+        let ours = remembered.or_else(|| {
+            // Another process may have removed the file since it was listed, and stored it again by now: look twice.
+            let look = || directory.read_start_with_facts(&name, entry::MAGIC.len());
+            let (start, facts) = look().or_else(look)?;
+            // The name and the magic number show that it is ours. A power cut may have left an empty file, or zeros.
+            let begins = entry::MAGIC.starts_with(&start) || start.iter().all(|byte| *byte == 0);
+            (key.is_some() && begins).then_some(facts)
+        });
+        match ours {
+            Some(facts) if directory.remove(&name)? => {
                 cleared.files += 1;
-                cleared.bytes += taken;
+                cleared.bytes += facts.taken();
             }
-            Some(_) => {}
-            None if ours => {} // removed in between
-            None => cleared.foreign += 1,
+            Some(_) => {} // removed in between
+            None => cleared.foreign += u64::from(directory.changed_ms(&name).is_some()),
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::StoreError;
 use super::disk::{Disk, SystemDisk};
-use crate::file_fingerprint::FileId;
+use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
 use crate::filesystem::FileSystem;
 use crate::guarded_file::file_id;
 use crate::trust;
@@ -305,6 +305,12 @@ impl Directory {
         since.map_or(0, |since| since.as_millis() as u64)
     }
 
+    /// Tells of a file there, or of the directory, whether each change from now on will show in the fingerprint that it has.
+    pub fn settled_test(&self) -> impl Fn(&FileFingerprint) -> bool + use<> {
+        let (now, change_time) = (self.now_ms() / 1000, self.file_system().change_time());
+        move |fingerprint| fingerprint.validity_at(now as i64, change_time) == Validity::Lasting
+    }
+
     /// The file system of the directory.
     pub fn file_system(&self) -> FileSystem {
         FileSystem::of(&self.fd)
@@ -370,8 +376,13 @@ impl Directory {
 
     /// The first bytes of a file, at most `limit`; None if it is not a regular file of this user.
     pub fn read_start(&self, name: &str, limit: usize) -> Option<Vec<u8>> {
+        Some(self.read_start_with_facts(name, limit)?.0)
+    }
+
+    /// The same with facts about the file.
+    pub fn read_start_with_facts(&self, name: &str, limit: usize) -> Option<(Vec<u8>, FileFacts)> {
         let fd = self.open_at(name, FILE | OFlags::RDONLY).ok()?;
-        self.own_file(fd.as_fd()).ok()?;
+        let facts = self.own_file(fd.as_fd()).ok()?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(limit).ok()?;
         while bytes.len() < bytes.capacity() {
@@ -382,7 +393,7 @@ impl Directory {
             }
         }
         bytes.truncate(limit);
-        Some(bytes)
+        Some((bytes, facts))
     }
 
     /// Opens a regular file of this user to read it in parts.
@@ -479,6 +490,18 @@ impl Directory {
     /// Facts about a regular file; None for anything else.
     pub fn facts(&self, name: &str) -> Option<FileFacts> {
         FileFacts::of(&self.stat(name).ok()?)
+    }
+
+    /// Facts about a regular file, and the fingerprint of its state; None for anything else.
+    pub fn facts_and_fingerprint(&self, name: &str) -> Option<(FileFacts, FileFingerprint)> {
+        let stat = self.stat(name).ok()?;
+        Some((FileFacts::of(&stat)?, FileFingerprint::of_stat(&stat)))
+    }
+
+    /// The fingerprint of this directory, which changes with the names in it; None if it is lost.
+    pub fn fingerprint(&self) -> Option<FileFingerprint> {
+        let stat = self.stat_of(self.fd()).ok()?;
+        Some(FileFingerprint::of_stat(&stat))
     }
 
     /// When a file or directory was last modified, in milliseconds since 1970.

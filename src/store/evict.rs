@@ -5,12 +5,15 @@
 //! shards, `sizes` remembers the oldest time seen in each shard. If that entry was used since, the shard is only listed again, and
 //! the next one is examined. So the order is nearly that of all entries.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use super::directory::FileFacts;
+use super::heads;
 use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
 use super::sizes::{SHARDS, Sizes};
+use super::walk::walk;
 use super::{ENTRIES, Store, file_name, shard_name};
 use crate::config::Config;
 
@@ -22,6 +25,8 @@ const BUDGET: usize = 16_384;
 const LISTING: usize = 64;
 /// List at most 8 shards of unknown size when an entry is stored.
 const MAX_COUNTED: usize = 8;
+/// A collection lists 64 shards under one lock: a process that needs room meanwhile stores nothing.
+const COUNTED_AT_ONCE: usize = 64;
 /// Remove 1/64 of a large shard at once, so that the next stores need no listing.
 const BATCH_SHARE: usize = 64;
 /// A cache is nearly full if less than this share of it is free.
@@ -238,6 +243,31 @@ impl Store {
         let attempt = self.locks().try_lock(Purpose::Evict);
         if !matches!(attempt, LockAttempt::Taken) {
             self.look_through(sizes, shard, &mut |_| false);
+        }
+    }
+
+    /// Lists all shards to correct their counters, and removes the remembered heads of those that have few entries left.
+    pub(super) fn count_all_again(&self) {
+        let Some(sizes) = self.sizes() else {
+            return;
+        };
+        let all: Vec<usize> = (0..SHARDS).collect();
+        for shards in all.chunks(COUNTED_AT_ONCE) {
+            match self.locks().try_lock(Purpose::Evict) {
+                // For a moment; another process counts some of them.
+                LockAttempt::Taken => shards
+                    .iter()
+                    .for_each(|shard| self.count_again(sizes, *shard)),
+                _lock => {
+                    let count = |shard| self.look_through(sizes, shard, &mut |_| false);
+                    let _: Result<(), Infallible> = walk(shards, count, |shard, entries| {
+                        if entries < heads::MIN_ENTRIES {
+                            heads::forget(&self.root, shard);
+                        }
+                        Ok(())
+                    });
+                }
+            }
         }
     }
 

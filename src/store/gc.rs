@@ -1,28 +1,33 @@
 //! Garbage collection by the command: examines every entry, while a process that stores an entry examines few.
 
-use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
 use super::evict::{Limits, used_ms};
+use super::heads::{self, EntryDriver, ShardHeads};
 use super::leftovers::{is_past, is_set_aside};
 use super::ownership::{begins_as_ours, has_our_content};
 use super::stats::Statistics;
+use super::uses::ListedEntry;
+use super::walk::walk;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
     TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, file_name, is_shard,
-    library_facts, live, load_guard, shard_of,
+    library_facts, live, load_guard, shard_of, totals,
 };
 use crate::key::ingredients::Key;
-use crate::store::entry::Meta;
 
 /// A format that was not used for so long is garbage.
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
 
 /// The files in the directory of a format; the others are directories.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "sizes",
+    totals::NAME,
     "journal",
     "journal.old",
     LOCKS,
@@ -55,17 +60,61 @@ pub struct GcResult {
 
 /// What a collection asks and reports.
 pub trait Collector {
-    /// Whether the driver of an entry is still installed. Never called on network file systems: the driver may be on another host.
-    fn is_installed(&mut self, meta: &Meta) -> bool;
+    /// Whether this driver of entries is still installed. Never called on network file systems: the driver may be on another host.
+    fn is_installed(&mut self, driver: &EntryDriver) -> bool;
 
     /// Reports how many of the steps are done. Returns whether to continue.
     fn progress(&mut self, what: &'static str, done: usize, of: usize) -> bool;
 }
 
+/// An entry that may be removed.
 struct Candidate {
-    used_ms: u64,
-    bytes: u64,
-    key: Key,
+    /// How much compile time it spares per byte.
+    spares: f64,
+    entry: ListedEntry,
+    is_damaged: bool,
+}
+
+/// What the threads of a collection have removed.
+#[derive(Default)]
+struct Removed {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    /// Remove no more.
+    stop: AtomicBool,
+}
+
+/// Why a collection ends early.
+enum Stop {
+    Stopped,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl Removed {
+    fn add(&self, bytes: u64) {
+        self.entries.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    fn go_on(&self, goes_on: bool) -> Result<(), Stop> {
+        match goes_on {
+            true => Ok(()),
+            false => {
+                self.stop.store(true, Relaxed);
+                Err(Stop::Stopped)
+            }
+        }
+    }
 }
 
 impl Store {
@@ -84,110 +133,180 @@ impl Store {
             leftovers: self.sweep()?,
             ..GcResult::default()
         };
-        let collected = self.collect_entries(limits, collector, &mut done);
-        if let Some(sizes) = self.sizes() {
-            (0..SHARDS).for_each(|shard| self.count_again(sizes, shard));
+        let removed = Removed::default();
+        let collected = self.collect_entries(limits, collector, &removed, &mut done);
+        self.count_all_again();
+        done.entries = removed.entries.into_inner();
+        done.bytes = removed.bytes.into_inner();
+        match collected {
+            Err(Stop::Failed(error)) => return Err(error),
+            collected => done.stopped = collected.is_err(),
         }
-        done.stopped = !collected?;
         Ok(done)
     }
 
-    /// Tells whether it was done to the end. The sizes are not counted.
+    /// Counts what is left. The sizes are not counted.
     fn collect_entries(
         &self,
         limits: &Limits,
         collector: &mut dyn Collector,
+        removed: &Removed,
         done: &mut GcResult,
-    ) -> Result<bool, StoreError> {
-        let now = self.root.now_ms();
-        let mut kept = Vec::new();
-        for shard in 0..SHARDS {
-            if !collector.progress("listing", shard, SHARDS) {
-                return Ok(false);
-            }
-            let Some(directory) = self.shard(shard)? else {
-                continue;
-            };
-            for (key, file) in self.entries_of(shard, &directory)? {
-                let candidate = Candidate {
-                    used_ms: used_ms(&file, now),
-                    bytes: file.taken(),
-                    key,
-                };
-                if limits.is_too_old(candidate.used_ms, now) {
-                    self.collect_one(&candidate, done)?;
-                } else {
-                    kept.push(candidate);
-                }
-            }
-        }
-        let size: u64 = kept.iter().map(|entry| entry.bytes).sum();
-        let too_large = limits.max_size.map_or(0, |most| size.saturating_sub(most));
+    ) -> Result<(), Stop> {
+        let (mut left, mut left_bytes) = (0, 0);
+        let shards = self.shards()?;
+        let mut counted = 0;
+        walk(
+            &shards,
+            |shard| self.collect_old(shard, limits, removed),
+            |_, kept| {
+                let (entries, bytes) = kept?;
+                left += entries;
+                left_bytes += bytes;
+                counted += 1;
+                removed.go_on(collector.progress("listing", counted, shards.len()))
+            },
+        )?;
+        let too_large = limits
+            .max_size
+            .map_or(0, |most| left_bytes.saturating_sub(most));
         let excess = too_large.max(self.shortage(limits, 0));
         if excess > 0 {
-            let Some(ordered) = self.in_order(kept, collector) else {
-                return Ok(false);
-            };
-            kept = ordered;
-        }
-        let mut freed = 0;
-        for (index, entry) in kept.iter().enumerate() {
-            if freed < excess {
-                if !collector.progress("removing", index, kept.len()) {
-                    return Ok(false);
+            let ordered = self.in_order(collector)?;
+            let (mut freed, mut chosen) = (0, BTreeMap::new());
+            (left, left_bytes) = (0, 0);
+            for candidate in ordered {
+                let bytes = candidate.entry.file.taken();
+                if freed < excess {
+                    freed += bytes;
+                    let shard = shard_of(&candidate.entry.key);
+                    let of_shard: &mut Vec<_> = chosen.entry(shard).or_default();
+                    of_shard.push(candidate);
+                } else {
+                    left += 1;
+                    left_bytes += bytes;
                 }
-                self.collect_one(entry, done)?;
-                freed += entry.bytes;
-            } else {
-                done.left += 1;
-                done.left_bytes += entry.bytes;
             }
+            let of = chosen.values().map(Vec::len).sum();
+            let shards: Vec<usize> = chosen.keys().copied().collect();
+            let mut passed = 0;
+            walk(
+                &shards,
+                |shard| self.collect_chosen(shard, &chosen[&shard], removed),
+                |shard, removal| {
+                    removal?;
+                    passed += chosen[&shard].len();
+                    removed.go_on(collector.progress("removing", passed, of))
+                },
+            )?;
         }
-        Ok(true)
+        (done.left, done.left_bytes) = (left, left_bytes);
+        Ok(())
     }
 
-    /// Removes an entry; the sizes are counted at the end.
-    fn collect_one(&self, entry: &Candidate, done: &mut GcResult) -> Result<(), StoreError> {
-        if let Some(shard) = self.shard(shard_of(&entry.key))?
-            && begins_as_ours(&shard, &file_name(&entry.key))
-            && shard.remove(&file_name(&entry.key))?
+    /// Removes the entries of a shard that exceed the maximum age. Returns the number and the size of the others.
+    fn collect_old(
+        &self,
+        shard: usize,
+        limits: &Limits,
+        removed: &Removed,
+    ) -> Result<(u64, u64), StoreError> {
+        let Some(directory) = self.shard(shard)? else {
+            return Ok((0, 0));
+        };
+        let now = self.root.now_ms();
+        let (mut left, mut left_bytes) = (0, 0);
+        for (key, file) in self.entries_of(shard, &directory)? {
+            if !limits.is_too_old(used_ms(&file, now), now) {
+                left += 1;
+                left_bytes += file.taken();
+            } else if !removed.is_stopped() {
+                let name = file_name(&key);
+                if begins_as_ours(&directory, &name) && directory.remove(&name)? {
+                    removed.add(file.taken());
+                }
+            }
+        }
+        Ok((left, left_bytes))
+    }
+
+    /// Removes entries of a shard.
+    fn collect_chosen(
+        &self,
+        shard: usize,
+        chosen: &[Candidate],
+        removed: &Removed,
+    ) -> Result<(), StoreError> {
+        let Some(directory) = self.shard(shard)? else {
+            return Ok(());
+        };
+        for Candidate {
+            entry, is_damaged, ..
+        } in chosen
         {
-            done.entries += 1;
-            done.bytes += entry.bytes;
+            if removed.is_stopped() {
+                break;
+            }
+            let name = file_name(&entry.key);
+            // Its content showed that it is ours, and is the same.
+            let is_same = |(_, now)| now == entry.fingerprint;
+            let is_ours =
+                !is_damaged && directory.facts_and_fingerprint(&name).is_some_and(is_same);
+            if (is_ours || begins_as_ours(&directory, &name)) && directory.remove(&name)? {
+                removed.add(entry.file.taken());
+            }
         }
         Ok(())
     }
 
     /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those with the least compile
-    /// time per byte. None if the collection was stopped.
-    fn in_order(
-        &self,
-        entries: Vec<Candidate>,
-        collector: &mut dyn Collector,
-    ) -> Option<Vec<Candidate>> {
+    /// time per byte.
+    fn in_order(&self, collector: &mut dyn Collector) -> Result<Vec<Candidate>, Stop> {
         let is_network = self.root.file_system().is_network();
-        let of = entries.len();
-        let mut ranked = Vec::with_capacity(of);
-        for (index, entry) in entries.into_iter().enumerate() {
-            if index % 256 == 0 && !collector.progress("reading", index, of) {
-                return None;
-            }
-            let meta = self.read_meta(&entry.key);
-            let meta = meta.filter(|meta| is_network || collector.is_installed(meta));
-            // A recipe that nobody has baked spares nothing yet.
-            let spares = meta.map_or(-1.0, |meta| match meta.is_pending() {
-                true => 0.0,
-                false => meta.compile_ns as f64 / entry.bytes.max(1) as f64,
+        let now = self.root.now_ms();
+        let (mut ranked, mut read) = (Vec::new(), 0);
+        let weigh = |heads: &ShardHeads| {
+            let weighed = heads.entries.iter().map(|(entry, head)| {
+                let spares = head.as_ref().map_or(-1.0, |head| match head.is_pending {
+                    // A recipe that nobody has baked spares nothing yet.
+                    true => 0.0,
+                    false => head.compile_ns as f64 / entry.file.taken().max(1) as f64,
+                });
+                let mut entry = *entry;
+                entry.file.modified_ms = used_ms(&entry.file, now);
+                let candidate = Candidate {
+                    spares,
+                    entry,
+                    is_damaged: head.is_none(),
+                };
+                (candidate, head.as_ref().map(|head| heads.driver_of(head)))
             });
-            ranked.push((spares, entry));
-        }
-        ranked.sort_by(|(one, first), (other, second)| {
-            let by_use = || first.used_ms.cmp(&second.used_ms);
-            one.partial_cmp(other)
-                .unwrap_or(Ordering::Equal)
-                .then_with(by_use)
+            (heads.drivers.clone(), weighed.collect::<Vec<_>>())
+        };
+        self.walk_heads(weigh, |(drivers, weighed)| {
+            let mut is_installed =
+                |driver: &EntryDriver| is_network || collector.is_installed(driver);
+            let installed: Vec<bool> = drivers.iter().map(&mut is_installed).collect();
+            ranked.extend(weighed.into_iter().map(|(mut candidate, driver)| {
+                if driver.is_some_and(|driver| !installed[driver]) {
+                    candidate.spares = -1.0;
+                }
+                candidate
+            }));
+            read += 1;
+            match collector.progress("reading", read, SHARDS) {
+                true => Ok(()),
+                false => Err(Stop::Stopped),
+            }
+        })?;
+        ranked.sort_by(|one: &Candidate, other: &Candidate| {
+            let by_use = || {
+                let [one, other] = [one, other].map(|one| one.entry.file.modified_ms);
+                one.cmp(&other)
+            };
+            one.spares.total_cmp(&other.spares).then_with(by_use)
         });
-        Some(ranked.into_iter().map(|(_, entry)| entry).collect())
+        Ok(ranked)
     }
 
     /// Removes the directories of other formats beside this one's that nobody has used for long. Returns how many files went.
@@ -264,7 +383,8 @@ fn remove_format(format: &Directory) -> Result<u64, StoreError> {
         format.remove_directory(ENTRIES);
     }
     type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
-    let directories: [(&str, IsOurs); 8] = [
+    let directories: [(&str, IsOurs); 9] = [
+        (heads::DIRECTORY, &is_shard),
         (ASIDE, &is_set_aside),
         (TEMPORARY, &is_temporary),
         (LOADING, &load_guard::is_ours),

@@ -12,6 +12,7 @@ mod evict;
 #[cfg(test)]
 mod faults;
 pub mod gc;
+pub mod heads;
 pub mod journal;
 mod leftovers;
 pub mod library_facts;
@@ -26,7 +27,9 @@ pub mod stats;
 mod tag;
 pub mod tier;
 pub mod tiers;
+mod totals;
 mod uses;
+mod walk;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +48,10 @@ use ownership::{begins_as_ours, may_write, not_ours};
 use sizes::{SHARDS, Sizes};
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
+pub use totals::EntryTotals;
+pub use uses::ListedEntry;
 use uses::Uses;
+use walk::walk;
 
 use crate::key::ingredients::Key;
 
@@ -110,6 +116,8 @@ impl std::error::Error for StoreError {}
 /// <cache directory>/v1/baking/4f1d...c2              a recipe that is being baked, or whose baking failed
 /// <cache directory>/v1/audit/4f1d...c2               an audit found a wrong entry of this driver: the cache is off for the driver
 /// <cache directory>/v1/sizes                         the size of each shard, and the oldest use in it
+/// <cache directory>/v1/totals                        the number and the size of the entries of each large shard, see `totals`
+/// <cache directory>/v1/heads/4f                      what `list` shows of the entries of a large shard, see `heads`
 /// <cache directory>/v1/locks                         one byte for each lock, see `lock`
 /// <cache directory>/v1/live                          the name of a directory in memory for what hits write, see `live`
 /// <cache directory>/v1/stats/                        counters: a total, and files of processes
@@ -126,6 +134,8 @@ pub struct Store {
     locks: Locks,
     /// None: the store is only read, and uses of entries are not noted.
     limits: Option<Limits>,
+    /// Whether sums and heads of entries are written: see `totals` and `heads`.
+    remembers: bool,
     // Opened without a lock: if two threads open it at once, one of the two is dropped unused.
     sizes: OnceBox<Option<Sizes>>,
     /// The same file, for a process that only reads it.
@@ -185,12 +195,18 @@ impl Store {
             root,
             locks,
             limits,
+            remembers: false,
             sizes: OnceBox::new(),
             readable_sizes: OnceBox::new(),
             live: OnceBox::new(),
             uses: OnceBox::new(),
             facts: OnceBox::new(),
         }
+    }
+
+    /// The same store, which remembers sums and heads of entries if `remembers`. Only the command does: no application writes them.
+    pub fn remembering(self, remembers: bool) -> Store {
+        Store { remembers, ..self }
     }
 
     /// The sizes of the shards; None if their file cannot be opened.
@@ -374,14 +390,35 @@ impl Store {
     /// # Errors
     /// A directory cannot be listed.
     pub fn entries(&self) -> Result<Vec<(Key, FileFacts)>, StoreError> {
+        let list = |shard| {
+            let Some(directory) = self.shard(shard)? else {
+                return Ok(Vec::new());
+            };
+            let mut entries = self.entries_of(shard, &directory)?;
+            entries.sort_unstable_by_key(|(key, _)| *key);
+            Ok(entries)
+        };
         let mut found = Vec::new();
-        for shard in 0..SHARDS {
-            if let Some(directory) = self.shard(shard)? {
-                found.extend(self.entries_of(shard, &directory)?);
-            }
-        }
-        found.sort_unstable_by_key(|(key, _)| *key);
+        walk(&self.shards()?, list, |_, entries| {
+            found.extend(entries?);
+            Ok::<(), StoreError>(())
+        })?;
         Ok(found)
+    }
+
+    /// The shards that may have entries, ascending.
+    ///
+    /// # Errors
+    /// They cannot be listed.
+    fn shards(&self) -> Result<Vec<usize>, StoreError> {
+        let Some(entries) = self.root.open_below(ENTRIES)? else {
+            return Ok(Vec::new());
+        };
+        let names = entries.names()?.into_iter().filter(|name| is_shard(name));
+        let numbers = names.filter_map(|name| usize::from_str_radix(&name, 16).ok());
+        let mut shards: Vec<usize> = numbers.collect();
+        shards.sort_unstable();
+        Ok(shards)
     }
 
     /// The directory of a shard; None if it has none.
@@ -395,13 +432,7 @@ impl Store {
 
     /// The metadata of an entry, for the command to show. Only the beginning of the file is read, and no checksum is verified.
     pub fn read_meta(&self, key: &Key) -> Option<Meta> {
-        let (shard, name) = (self.shard(shard_of(key)).ok()??, file_name(key));
-        let start = shard.read_start(&name, FIRST_READ_BYTES)?;
-        let length = entry::head_length(&start)?;
-        if length <= start.len() {
-            return entry::parse_head(&start, key);
-        }
-        entry::parse_head(&shard.read_start(&name, length)?, key)
+        read_meta_in(&self.shard(shard_of(key)).ok()??, key)
     }
 
     /// Writes the key for archives, and replaces a former one.
@@ -426,6 +457,8 @@ impl Store {
         let removed = begins_as_ours(&shard, &name) && shard.remove(&name)?;
         if removed {
             self.resized(key, -(bytes as i64));
+            // Who removes single entries may want to hide that they were there.
+            heads::forget(&self.root, shard_of(key));
         }
         Ok(removed)
     }
@@ -496,6 +529,17 @@ impl Tier for Store {
     fn location(&self, key: &Key) -> String {
         self.path_of(key).to_string_lossy().into_owned()
     }
+}
+
+/// [`Store::read_meta`] in the directory of the shard.
+fn read_meta_in(shard: &Directory, key: &Key) -> Option<Meta> {
+    let name = file_name(key);
+    let start = shard.read_start(&name, FIRST_READ_BYTES)?;
+    let length = entry::head_length(&start)?;
+    if length <= start.len() {
+        return entry::parse_head(&start, key);
+    }
+    entry::parse_head(&shard.read_start(&name, length)?, key)
 }
 
 /// The size of an entry's file on the disk, in bytes.

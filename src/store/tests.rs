@@ -1,3 +1,5 @@
+mod remembered;
+
 use super::entry::tests::{content, facts};
 use super::tag::TAG;
 use super::*;
@@ -194,34 +196,43 @@ fn another_programs_tag_and_a_directory_that_is_named_as_a_format_are_not_ours()
     }
 }
 
+/// Stops a collection as soon as it is told of a removal.
+struct Once;
+
+impl gc::Collector for Once {
+    fn is_installed(&mut self, _: &heads::EntryDriver) -> bool {
+        true
+    }
+
+    fn progress(&mut self, what: &'static str, _: usize, _: usize) -> bool {
+        what != "removing"
+    }
+}
+
+/// Of few entries one thread removes one, of many several threads some.
 #[test]
 fn a_collection_that_is_stopped_leaves_sizes_as_they_are() {
-    struct Once;
-    impl gc::Collector for Once {
-        fn is_installed(&mut self, _: &Meta) -> bool {
-            true
+    for (count, most) in [(4, 1), (200, 199)] {
+        let (_directory, store) = filled();
+        let facts = facts();
+        for number in 2..=count {
+            let published = store.publish(&key(number), &content(&facts, &[b"binary"]));
+            published.expect("published");
         }
-
-        fn progress(&mut self, what: &'static str, done: usize, _: usize) -> bool {
-            (what, done) != ("removing", 1)
-        }
+        let limits = Limits {
+            max_size: Some(1),
+            ..Limits::default()
+        };
+        let done = store.collect(&limits, &mut Once).expect("collected");
+        assert!(
+            done.stopped && (1..=most).contains(&done.entries),
+            "{done:?}"
+        );
+        let entries = store.entries().expect("listed");
+        let taken: u64 = entries.iter().map(|(_, file)| file.taken()).sum();
+        assert_eq!(done.entries + entries.len() as u64, u64::from(count));
+        assert_eq!(store.sizes().expect("kept").total(), taken);
     }
-    let (_directory, store) = filled();
-    let facts = facts();
-    for number in 2..5 {
-        let published = store.publish(&key(number), &content(&facts, &[b"binary"]));
-        published.expect("published");
-    }
-    let limits = Limits {
-        max_size: Some(1),
-        ..Limits::default()
-    };
-    let done = store.collect(&limits, &mut Once).expect("collected");
-    assert_eq!((done.entries, done.stopped), (1, true));
-    let entries = store.entries().expect("listed");
-    let taken: u64 = entries.iter().map(|(_, file)| file.taken()).sum();
-    assert_eq!(entries.len(), 3);
-    assert_eq!(store.sizes().expect("kept").total(), taken);
 }
 
 #[test]

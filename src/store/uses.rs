@@ -23,6 +23,7 @@ use super::directory::{Directory, FileFacts};
 use super::evict::used_ms;
 use super::sizes::SHARDS;
 use super::{SUFFIX, Store, StoreError, file_name};
+use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 use crate::key::ingredients::Key;
@@ -142,6 +143,17 @@ fn parse(notes: &[u8]) -> impl Iterator<Item = (Key, u64)> {
     })
 }
 
+/// An entry as its directory lists it.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedEntry {
+    /// The key that it is named after.
+    pub key: Key,
+    /// Facts about its file, with the time of the last use.
+    pub file: FileFacts,
+    /// The fingerprint of its file.
+    pub fingerprint: FileFingerprint,
+}
+
 impl Store {
     /// The notes of uses.
     pub(super) fn uses(&self) -> &Uses {
@@ -205,14 +217,28 @@ impl Store {
         shard: usize,
         directory: &Directory,
     ) -> Result<Vec<(Key, FileFacts)>, StoreError> {
+        let listed = self.listed_entries(shard, directory)?.into_iter();
+        Ok(listed.map(|entry| (entry.key, entry.file)).collect())
+    }
+
+    /// The same with fingerprints.
+    pub(super) fn listed_entries(
+        &self,
+        shard: usize,
+        directory: &Directory,
+    ) -> Result<Vec<ListedEntry>, StoreError> {
         let (noted, now) = (self.uses().of(shard), self.root.now_ms());
         let entry = |name: String| {
             let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
-            let mut facts = directory.facts(&name)?;
+            let (mut file, fingerprint) = directory.facts_and_fingerprint(&name)?;
             if let Some(noted) = noted.get(&key) {
-                facts.modified_ms = used_ms(&facts, now).max(*noted);
+                file.modified_ms = used_ms(&file, now).max(*noted);
             }
-            Some((key, facts))
+            Some(ListedEntry {
+                key,
+                file,
+                fingerprint,
+            })
         };
         Ok(directory.names()?.into_iter().filter_map(entry).collect())
     }

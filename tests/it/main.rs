@@ -44,6 +44,7 @@ mod linker_scripts;
 mod linker_search;
 mod live;
 mod load_guard;
+mod many_entries;
 mod neighbors;
 mod opened_later;
 mod output_snapshots;

@@ -37,15 +37,15 @@ pub fn examine(directory: &Path, is_readonly: bool, report: &mut DoctorReport) {
             .because("entries contain sources and options; unless others should read them");
         report.doubtful(ABOUT, text, fix);
     }
-    let entries = match Store::open_existing(directory) {
-        Ok(Some(store)) => store.entries(),
+    let totals = match Store::open_existing(directory) {
+        Ok(Some(store)) => store.totals(),
         Ok(None) => return report.good(ABOUT, "none yet"),
         Err(error) => Err(error),
     };
-    match entries {
-        Ok(entries) => {
-            let bytes = entries.iter().map(|(_, facts)| facts.taken()).sum();
-            report.good(ABOUT, format!("{}, {}", entries.len(), size(bytes)));
+    match totals {
+        Ok(totals) => {
+            let shown = format!("{}, {}", totals.entries, size(totals.taken));
+            report.good(ABOUT, shown);
         }
         Err(error) => {
             let fix = Fix::command("export OCLCACHE_DIR=/path/to/a/directory")

@@ -92,8 +92,9 @@ impl ReportContent {
             by_age: AGES.map(|(_, name)| (name, (0, 0))).to_vec(),
             ..ReportContent::default()
         };
-        let bar = bar(gathered.entries.len() as u64, "reading");
-        for (key, file) in &gathered.entries {
+        let entries = store.entries()?;
+        let bar = bar(entries.len() as u64, "reading");
+        for (key, file) in &entries {
             bar.inc(1);
             // A damaged entry takes space, too.
             let meta = store.read_meta(key);

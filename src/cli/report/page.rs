@@ -93,8 +93,8 @@ fn cards(all: &CacheSummary) -> String {
         Some(_) => "since the counters were reset",
         None => "since the cache was made",
     };
-    let taken = all.bytes();
-    let entries = all.entries.len() as u64;
+    let taken = all.totals.allocated;
+    let entries = all.totals.entries;
     let most = match all.max_size {
         Some(most) => format!(
             "of {}, {} {}{}",

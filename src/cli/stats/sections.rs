@@ -97,7 +97,7 @@ fn glance(all: &CacheSummary, total: &Totals, since: Option<u32>) -> String {
 
 /// The size of the cache and its limit.
 fn taken(all: &CacheSummary) -> String {
-    let (bytes, entries) = (all.bytes(), all.entries.len());
+    let (bytes, entries) = (all.totals.allocated, all.totals.entries);
     let taken = match all.max_size {
         Some(most) => {
             let part = bytes as f64 / most.max(1) as f64 * 100.0;

@@ -12,6 +12,7 @@ use crate::key::ingredients::Key;
 use crate::store::entry::tests::facts;
 use crate::store::entry::{EntryContent, Meta};
 use crate::store::gc::Collector;
+use crate::store::heads::EntryDriver;
 use crate::store::load_guard::Admission;
 use crate::store::sizes::SHARDS;
 use crate::store::tag::CACHEDIR_TAG;
@@ -361,7 +362,7 @@ const CASES: &[Case] = &[
 struct Quiet;
 
 impl Collector for Quiet {
-    fn is_installed(&mut self, _: &Meta) -> bool {
+    fn is_installed(&mut self, _: &EntryDriver) -> bool {
         true
     }
 
