@@ -26,6 +26,7 @@ pub mod audit;
 pub mod autobake;
 pub mod bake;
 mod bakeable;
+pub mod behavior;
 mod counting;
 mod devices;
 mod entry_memory;

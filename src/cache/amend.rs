@@ -25,7 +25,7 @@ impl Cache {
     /// Adds the facts of a kernel that the application has created from a recorded program, on drivers where creating one is
     /// expensive.
     pub fn record_kernel(&self, driver: &Driver, key: &Key, kernel: Kernel) {
-        if driver.profile.kernel_facts != KernelFactsTime::WhenCreated {
+        if driver.behavior().kernel_facts != KernelFactsTime::WhenCreated {
             return;
         }
         let Some(known) = kernel_facts(driver, kernel) else {

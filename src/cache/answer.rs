@@ -361,7 +361,7 @@ pub fn executing(program: Program, inner: Option<&Arc<CachedProgram>>) -> Execut
 /// Whether the application has released the last reference to a program that only its kernels keep in memory. P' was released as
 /// well, so P' gives the driver's answers for such a handle.
 fn is_dead(driver: &Driver, kept: bool) -> bool {
-    kept && !driver.profile.kernels_keep_program
+    kept && !driver.behavior().kernels_keep_program
 }
 
 fn function_name(driver: &Driver, kernel: Kernel) -> Option<CString> {

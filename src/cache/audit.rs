@@ -45,7 +45,9 @@ pub fn identity(driver: &Driver) -> Option<Key> {
 
 /// The differences between two entries of one key, for messages.
 pub fn differences(one: &Entry, other: &Entry) -> BTreeSet<String> {
-    let copies = profile::named(&one.meta.driver_family).copies_builds;
+    let copies = profile::named(&one.meta.driver_family)
+        .behavior()
+        .copies_builds;
     let is_for_others = one.meta.built != other.meta.built;
     let [one, other] = [one, other].map(|entry| {
         let binaries = entry.binaries().map(<[u8]>::to_vec);

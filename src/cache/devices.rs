@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Cache;
 use crate::cl::Device;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::{Ingredient, Kind};
@@ -36,7 +37,9 @@ pub fn targets(
 pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
     let position = |wanted| devices.iter().position(|device| *device == wanted);
     match position(wanted) {
-        None if driver.profile.sub_devices_are_their_root => position(driver.root_device(wanted)),
+        None if Cache::get().behavior(driver).sub_devices_are_their_root => {
+            position(driver.root_device(wanted))
+        }
         found => found,
     }
 }

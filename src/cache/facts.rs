@@ -61,7 +61,7 @@ pub fn facts(
         kernel_names: kernel_names(driver, program),
         ..Facts::default()
     };
-    if driver.profile.kernel_facts == KernelFactsTime::AfterBuild
+    if driver.behavior().kernel_facts == KernelFactsTime::AfterBuild
         && !facts.kernel_names.is_empty()
         && let Ok(kernels) = driver.create_kernels(program)
     {

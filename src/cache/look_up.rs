@@ -217,7 +217,7 @@ impl Cache {
         let inner = ticket.inner.as_ref()?;
         let same = inner.key() == plan.key()
             && inner.recipe().arguments.options == plan.recipe.arguments.options;
-        if ticket.driver.profile.rebuild != Rebuild::KeepsVariables || !same {
+        if ticket.driver.behavior().rebuild != Rebuild::KeepsVariables || !same {
             return None;
         }
         let arguments = &plan.recipe.arguments;

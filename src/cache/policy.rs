@@ -157,7 +157,7 @@ impl Cache {
         let now_ms = store.map_or(0, |store| store.root().now_ms());
         decide(
             &self.config,
-            driver.profile.record,
+            driver.behavior().record,
             measured.as_ref(),
             now_ms,
         )
@@ -175,7 +175,7 @@ impl Cache {
         driver: &Driver,
         plan: &Plan,
     ) -> Result<Option<FetchGuard<'a>>, Kept> {
-        if is_baker() || driver.profile.record == RecordTime::InMiss {
+        if is_baker() || driver.behavior().record == RecordTime::InMiss {
             return Ok(None);
         }
         match store.begin_fetch(&plan.key()) {
@@ -208,7 +208,7 @@ impl Cache {
     }
 
     fn measure(&self, driver: &Driver, sample: CostSample, times: CostTimes) {
-        if driver.profile.record == RecordTime::Measured
+        if driver.behavior().record == RecordTime::Measured
             && self.config.record() == config::RecordMode::Auto
             && let Some(store) = self.written_store()
         {

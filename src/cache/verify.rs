@@ -147,7 +147,7 @@ impl Cache {
     /// # Errors
     /// The driver cannot build the program.
     fn differences(&self, inner: &CachedProgram, plan: &Plan) -> Result<Vec<String>, cl_int> {
-        let copies = inner.driver().profile.copies_builds;
+        let copies = inner.driver().behavior().copies_builds;
         let recorded = recorded(inner);
         let first = self.build_again(inner, plan)?;
         let found = compare(copies, &recorded, &first);
@@ -183,7 +183,7 @@ impl Cache {
 
     /// The binaries, if a miss would fetch them inside the application, too: the driver may compile for that, and crash.
     fn fetched(&self, driver: &Driver, program: Program, plan: &Plan) -> Option<ProgramBinaries> {
-        if driver.profile.record == RecordTime::InMiss {
+        if driver.behavior().record == RecordTime::InMiss {
             return binaries(driver, program, plan).ok();
         }
         if self.policy(driver).policy != Policy::InMiss {

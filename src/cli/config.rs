@@ -15,9 +15,9 @@ use serde_json::{Map, Value, json};
 use super::failure::Failure;
 use super::open::tiers;
 use super::output::{print, print_json, say};
+use crate::cache::behavior;
 use crate::cache::policy::decide;
 use crate::config::{Config, Name, RULES, SETTINGS, Setting, ValueSource, of_system, of_user};
-use crate::driver::profile;
 use crate::filesystem::FileSystem;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -348,7 +348,7 @@ fn drivers(config: &Config, store: &Store) -> String {
     let mut seen = HashSet::new();
     for driver in driver_costs::list(store) {
         if seen.insert((driver.family.clone(), driver.library.clone())) {
-            let record = profile::named(&driver.family).record;
+            let record = behavior::of_used(store, &driver).record;
             let decision = decide(config, record, Some(&driver), now_ms);
             let (family, library) = (driver.family.as_bytes(), driver.library.as_bytes());
             let (family, library) = (text(family), text(library));

@@ -13,6 +13,7 @@ mod drivers;
 mod installation;
 mod loader;
 mod program;
+pub mod qualify;
 mod report;
 mod settings;
 
@@ -34,6 +35,7 @@ use super::probe::{self, LIMIT, ProbedLibrary};
 use super::worker::private_directory::PrivateDirectory;
 use crate::config::Config;
 use crate::log::path;
+use qualify::QualifyArgs;
 use report::{DoctorReport, Fix};
 
 /// Check everything the cache needs, and tell how to fix what is wrong
@@ -56,11 +58,19 @@ pub struct DoctorArgs {
     /// Give up on a driver after this time, such as 10s or 5m; by default a minute
     #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     timeout: Option<Duration>,
+    #[command(flatten)]
+    qualify: QualifyArgs,
 }
 
 impl DoctorArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let interrupt = Interrupt::listen()?;
+        if let Some(wanted) = &self.qualify.qualify {
+            let limit = self.timeout.unwrap_or(LIMIT);
+            return self
+                .qualify
+                .run(wanted.as_deref(), limit, self.json, &interrupt);
+        }
         let bar = ProgressBar::new_spinner();
         let prober = Prober {
             limit: self.timeout.unwrap_or(LIMIT),

@@ -156,6 +156,7 @@ verbs! {
     "Internal" {
         BakeWorker(bake::BakeWorkerArgs),
         DoctorWorker(probe::worker::ProbeArgs),
+        QualifyWorker(doctor::qualify::QualifyWorkerArgs),
         DescribeDriver(registered_drivers::DescribeDriverArgs),
     }
 }

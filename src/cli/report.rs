@@ -8,8 +8,6 @@ mod content;
 mod html;
 mod page;
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +16,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::output::{print, say};
-use super::replace_file::replace;
+use super::replace_file::{may_replace, replace};
 use super::summary::CacheSummary;
 use crate::log::path;
 use content::ReportContent;
@@ -49,7 +47,7 @@ impl ReportArgs {
         }
         // Before the work, which may take long.
         if !is_printed {
-            may_replace(&self.file)?;
+            may_replace(&self.file, MARK)?;
         }
         let gathered = CacheSummary::read()?;
         let found = ReportContent::read(&gathered)?;
@@ -69,29 +67,6 @@ impl ReportArgs {
             open(&file)?;
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// Fails if the file exists and is not an earlier report.
-fn may_replace(file: &Path) -> Result<(), Failure> {
-    let shown = path(file);
-    let is_plain = match file.symlink_metadata() {
-        Ok(found) => found.is_file(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => {
-            return Err(Failure::new(format_args!(
-                "cannot examine `{shown}`: {error}; name another file"
-            )));
-        }
-    };
-    let mut start = Vec::new();
-    let opened = is_plain.then(|| File::open(file)).and_then(Result::ok);
-    let read = opened.map(|opened| opened.take(MARK.len() as u64).read_to_end(&mut start));
-    match read {
-        Some(Ok(_)) if start == MARK.as_bytes() => Ok(()),
-        _ => Err(Failure::new(format_args!(
-            "`{shown}` exists and is not a report of oclcache, so it is not overwritten; name another file"
-        ))),
     }
 }
 

@@ -45,6 +45,16 @@ impl Application {
         self.platform == platform
     }
 
+    /// CL_PLATFORM_NAME; empty if the driver does not tell it.
+    pub fn name(&self) -> Vec<u8> {
+        let name = self.driver.platform_info(self.platform, CL_PLATFORM_NAME);
+        let mut name = name.unwrap_or_default();
+        while name.last() == Some(&0) {
+            name.pop();
+        }
+        name
+    }
+
     /// All devices of the platform.
     ///
     /// # Errors

@@ -316,7 +316,7 @@ impl Driver {
     /// Whether each program adds one to its context's reference count: from the profile, or as seen when the first inner program
     /// was made (`note_context_references`).
     pub fn context_counts_programs(&self) -> bool {
-        self.profile
+        self.behavior()
             .context_counts_programs
             .unwrap_or_else(|| self.context_counts.load(Ordering::Relaxed) == 2)
     }
@@ -331,7 +331,7 @@ impl Driver {
 
     /// Whether it is still unknown how contexts count.
     pub fn wants_context_references(&self) -> bool {
-        self.profile.context_counts_programs.is_none()
+        self.behavior().context_counts_programs.is_none()
             && self.context_counts.load(Ordering::Relaxed) == 0
     }
 

@@ -16,6 +16,7 @@ mod driver_names;
 mod elf;
 mod elf_image;
 pub mod environment;
+mod execution;
 mod file_list;
 mod files;
 pub mod float_registers;
@@ -76,7 +77,8 @@ pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;
-use profile::{Profile, Recognition};
+use profile::measured::MeasuredBehavior;
+use profile::{Behavior, Profile, Recognition};
 
 /// The number of tables that can be hooked in one process. Each has its own hooks, which therefore know their driver without
 /// reading the handle: a handle may be NULL, stale or foreign.
@@ -121,6 +123,8 @@ pub struct Driver {
     platforms: Vec<Platform>,
     /// The profile of drivers of this kind.
     pub profile: &'static Profile,
+    /// How it behaves, once measurements were looked for.
+    measured: OnceBox<Behavior>,
     suffix: Vec<u8>,
     identity: OnceBox<Option<KnownIdentity>>,
     /// How often it could not be identified for now.
@@ -164,6 +168,7 @@ impl Driver {
             library,
             platforms,
             profile,
+            measured: OnceBox::new(),
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
             looks: AtomicU32::new(0),
@@ -192,6 +197,7 @@ impl Driver {
             library: self.library.clone(),
             platforms: self.platforms.clone(),
             profile: self.profile,
+            measured: OnceBox::new(),
             suffix: self.suffix.clone(),
             identity: OnceBox::new(),
             looks: AtomicU32::new(0),
@@ -242,6 +248,24 @@ impl Driver {
     /// The library's path as it was opened.
     pub fn library(&self) -> &Path {
         &self.library
+    }
+
+    /// How the driver behaves: as measured, if measurements were found, else by its row.
+    pub fn behavior(&self) -> Behavior {
+        let measured = self.measured.get().copied();
+        measured.unwrap_or_else(|| self.profile.behavior())
+    }
+
+    /// Whether measurements of it were looked for.
+    pub fn has_settled_behavior(&self) -> bool {
+        self.measured.get().is_some()
+    }
+
+    /// Settles how the driver behaves in this process, by what was measured on it. Only the first call counts: objects are
+    /// remembered by it.
+    pub fn settle_behavior(&self, measured: MeasuredBehavior) {
+        let row = self.profile.behavior();
+        self.measured.get_or_init(|| Box::new(measured.over(row)));
     }
 
     /// Whether specialization constants can be set only through us. If the driver was open before us, applications may have its own

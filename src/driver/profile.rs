@@ -4,10 +4,12 @@
 //! file name is one of the driver's own sources. "Documented" is its vendor's manual. "Unverified" facts are inferred from these,
 //! or from what drivers usually do.
 
+pub mod measured;
 mod table;
 pub mod variables;
 
 use opencl_sys::{CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, cl_platform_info};
+use serde::{Deserialize, Serialize};
 
 use crate::cl::dispatch::slots_of_version;
 use table::{PROFILES, UNKNOWN};
@@ -39,7 +41,8 @@ impl Recognition {
 }
 
 /// When the driver is asked for the facts of a program's kernels (attributes, arguments).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KernelFactsTime {
     /// After the build, from kernels that are created for this: creating one costs next to nothing.
     AfterBuild,
@@ -48,7 +51,8 @@ pub enum KernelFactsTime {
 }
 
 /// When the binary of a program that was built is fetched and stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RecordTime {
     /// After the build, inside the miss: fetching it costs next to nothing.
     InMiss,
@@ -70,7 +74,8 @@ pub enum ProcessorFacts {
 }
 
 /// What a program keeps of its earlier build when it is built again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Rebuild {
     /// Nothing, as if it was built for the first time.
     Fresh,
@@ -107,17 +112,14 @@ pub enum IncludeDir {
     PoclCache,
 }
 
-/// The facts about one family.
-pub struct Profile {
-    /// The family's name, for the log and for entries.
-    pub family: &'static str,
-    recognize: fn(&Recognition) -> bool,
+/// The facts that can be measured on a driver (`oclcache doctor --qualify`). They tell when it is asked for something, and how its
+/// objects live. None of them is part of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behavior {
     /// When binaries are recorded.
     pub record: RecordTime,
     /// When kernel facts are recorded.
     pub kernel_facts: KernelFactsTime,
-    /// Whether programs with debug information are bypassed.
-    pub refuses_debug: bool,
     /// Whether CL_CONTEXT_REFERENCE_COUNT counts programs. None: found out at the first inner program.
     pub context_counts_programs: Option<bool>,
     /// Whether a program lives as long as its kernels (OpenCL 3.0, 5.8.2). Otherwise its handle is dead once it is released.
@@ -129,6 +131,16 @@ pub struct Profile {
     /// Whether a build may be a copy of an earlier one from the driver's own cache. Then two equal builds prove nothing about a
     /// third.
     pub copies_builds: bool,
+}
+
+/// The facts about one family.
+pub struct Profile {
+    /// The family's name, for the log and for entries.
+    pub family: &'static str,
+    recognize: fn(&Recognition) -> bool,
+    behavior: Behavior,
+    /// Whether programs with debug information are bypassed.
+    pub refuses_debug: bool,
     /// Variables that it reads.
     pub environment: &'static Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
@@ -156,6 +168,11 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// How drivers of the family behave, if nothing was measured on this one.
+    pub fn behavior(&self) -> Behavior {
+        self.behavior
+    }
+
     /// Whether its own cache has code that it makes when kernels run.
     pub fn keeps_a_cache(&self) -> bool {
         self.include_dirs.contains(&IncludeDir::PoclCache)
@@ -242,10 +259,10 @@ mod tests {
         }
     }
 
-    /// Oclgrind ends the process when a kernel is created that calls an undefined function, although the program was built.
+    /// Oclgrind ends the process when a kernel is asked that calls an undefined function, although the program was built.
     #[test]
     fn no_kernel_of_oclgrind_is_created_unasked() {
         let oclgrind = of(&platform("Oclgrind", "University of Bristol", "oclg"));
-        assert_eq!(oclgrind.kernel_facts, KernelFactsTime::WhenCreated);
+        assert_eq!(oclgrind.behavior.kernel_facts, KernelFactsTime::WhenCreated);
     }
 }

@@ -79,7 +79,7 @@ struct ProgramState {
 impl ProgramState {
     /// Whether the program is dead to the driver, on drivers where kernels do not keep their program alive.
     fn is_dead(&self) -> bool {
-        self.kept && !self.driver.profile.kernels_keep_program
+        self.kept && !self.driver.behavior().kernels_keep_program
     }
 }
 
@@ -109,7 +109,7 @@ impl KernelState {
     /// a kernel of a twin is not one.
     fn is_inner(&self) -> bool {
         self.inner.as_ref().is_some_and(|inner| {
-            inner.is_inner() || self.is_of_twin && inner.driver().profile.kernels_keep_program
+            inner.is_inner() || self.is_of_twin && inner.driver().behavior().kernels_keep_program
         })
     }
 }
@@ -256,7 +256,7 @@ pub fn program_released(program: Program) -> Release {
     if known.references > 0 {
         return Release::Forward;
     }
-    let (id, kernels_keep) = (known.id, known.driver.profile.kernels_keep_program);
+    let (id, kernels_keep) = (known.id, known.driver.behavior().kernels_keep_program);
     if !state.has_kernels_apart(id) {
         return Release::Last(
             state

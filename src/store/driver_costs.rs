@@ -28,13 +28,13 @@ const MAX_DRIVERS: usize = 32;
 /// At this number all measurements are halved, so that newer ones count more: programs differ, and so do days.
 const MAX_COUNTED: u32 = 64;
 /// A smaller sum decides nothing: it is mostly noise, and nobody notices the time.
-const MIN_NS: u64 = 200_000_000;
+pub const MIN_NS: u64 = 200_000_000;
 const MIN_RECORDED: u32 = 4;
 const MIN_LOADED: u32 = 8;
 /// Recording is expensive if it takes more than a quarter of the build.
-const DEAR_SHARE: u64 = 4;
+pub const DEAR_SHARE: u64 = 4;
 /// There is no gain if a hit saves no more than an eighth of the build.
-const GAIN_SHARE: u64 = 8;
+pub const GAIN_SHARE: u64 = 8;
 /// A decision is forgotten after this time, and measured again.
 pub const AGAIN: Duration = Duration::from_secs(14 * 86400);
 /// The interval at which the use of a driver is noted.

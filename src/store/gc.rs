@@ -17,7 +17,7 @@ use super::walk::walk;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
     TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, file_name, is_shard,
-    library_facts, live, load_guard, shard_of, totals,
+    library_facts, live, load_guard, measured_profiles, shard_of, totals,
 };
 use crate::key::ingredients::Key;
 
@@ -383,7 +383,7 @@ fn remove_format(format: &Directory) -> Result<u64, StoreError> {
         format.remove_directory(ENTRIES);
     }
     type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
-    let directories: [(&str, IsOurs); 9] = [
+    let directories: [(&str, IsOurs); 10] = [
         (heads::DIRECTORY, &is_shard),
         (ASIDE, &is_set_aside),
         (TEMPORARY, &is_temporary),
@@ -392,6 +392,7 @@ fn remove_format(format: &Directory) -> Result<u64, StoreError> {
         (audit::AUDIT, &audit::is_ours),
         (digests::DIRECTORY, &digests::is_host),
         (library_facts::DIRECTORY, &library_facts::is_ours),
+        (measured_profiles::DIRECTORY, &measured_profiles::is_ours),
         (STATISTICS, &Statistics::names),
     ];
     for (name, is_ours) in directories {

@@ -19,6 +19,7 @@ pub mod library_facts;
 pub mod live;
 pub mod load_guard;
 pub mod lock;
+pub mod measured_profiles;
 pub mod ownership;
 pub mod recipe;
 pub mod recorder;
@@ -123,6 +124,7 @@ impl std::error::Error for StoreError {}
 /// <cache directory>/v1/stats/                        counters: a total, and files of processes
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
 /// <cache directory>/v1/drivers                       how long recording and loading took with each driver
+/// <cache directory>/v1/profiles/                     what was measured on a driver, see `measured_profiles`
 /// <cache directory>/v1/swept                         its time of modification is that of the last sweep
 /// <cache directory>/v1/archive-key                   signs the archives of this cache
 /// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, if it cannot be in the home directory

@@ -14,6 +14,8 @@
 //! | `compile RC`, `link RC` | clCompileProgram, clLinkProgram |
 //! | `binaries-fetched` | clGetProgramInfo for CL_PROGRAM_BINARIES or CL_PROGRAM_BINARY_SIZES |
 //!
+//! With `SPY_RENAME`, platforms have texts by which no driver is recognized.
+//!
 //! Handles, platforms and every other function stay the driver's. A loader that asks a driver of ICD 2.0 for its functions by name
 //! is given the spy's for those that are counted.
 //! The address of an exported function is never taken here: it would resolve to libOpenCL's function of that name.
@@ -35,9 +37,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use opencl_sys::cl_function_types::*;
 use opencl_sys::{
-    CL_PROGRAM_BINARIES, CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT, CL_SUCCESS,
-    cl_context, cl_device_id, cl_int, cl_platform_id, cl_platform_info, cl_program,
-    cl_program_info, cl_uint,
+    CL_INVALID_VALUE, CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PROGRAM_BINARIES,
+    CL_PROGRAM_BINARY_SIZES, CL_PROGRAM_REFERENCE_COUNT, CL_SUCCESS, cl_context, cl_device_id,
+    cl_int, cl_platform_id, cl_platform_info, cl_program, cl_program_info, cl_uint,
 };
 
 #[allow(dead_code)] // only the mutex is taken
@@ -56,6 +58,7 @@ use table::{Hook, Table, slot};
 use types::*;
 
 const PLATFORM_NOT_FOUND: cl_int = -1001;
+const CL_PLATFORM_ICD_SUFFIX_KHR: cl_platform_info = 0x0920; // cl_khr_icd
 
 struct Driver {
     library: Library,
@@ -518,6 +521,14 @@ unsafe extern "C" fn platform_info(
     value: *mut c_void,
     size_ret: *mut usize,
 ) -> cl_int {
+    let is_named = matches!(
+        param,
+        CL_PLATFORM_NAME | CL_PLATFORM_VENDOR | CL_PLATFORM_ICD_SUFFIX_KHR
+    );
+    if is_named && variable("rename").is_some() {
+        // SAFETY: the loader's own arguments.
+        return unsafe { give(c"Renamed", size, value, size_ret) };
+    }
     // SAFETY: the slot's own type and the loader's own arguments.
     unsafe {
         original::<PlatformInfo>(platform, slot::GET_PLATFORM_INFO)
@@ -525,6 +536,29 @@ unsafe extern "C" fn platform_info(
                 get_info(platform, param, size, value, size_ret)
             })
     }
+}
+
+/// Answers a query with a text.
+///
+/// # Safety
+/// Both places are NULL or valid, and `value` has room for `size` bytes.
+unsafe fn give(text: &CStr, size: usize, value: *mut c_void, size_ret: *mut usize) -> cl_int {
+    let bytes = text.to_bytes_with_nul();
+    if !value.is_null() && size < bytes.len() {
+        return CL_INVALID_VALUE;
+    }
+    // SAFETY: see above; the room was checked.
+    unsafe {
+        if !value.is_null() {
+            value
+                .cast::<u8>()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        if !size_ret.is_null() {
+            size_ret.write(bytes.len());
+        }
+    }
+    CL_SUCCESS
 }
 
 /// What a loader asks a registered library for.

@@ -38,6 +38,8 @@ impl Cache {
             .ok_or(Bypass::UnidentifiedDevice)?;
         let loads = loaded_changes().loads;
         let files = driver.identity(self).ok_or(Bypass::UnidentifiedDriver)?;
+        // Before there is a P', which lives by it.
+        self.behavior(driver);
         let is_il = matches!(inputs.base, Base::Il(..));
         let surroundings = driver
             .surroundings(is_il, self)

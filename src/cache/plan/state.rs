@@ -2,6 +2,7 @@
 
 use opencl_sys::cl_uint;
 
+use crate::cache::Cache;
 use crate::cl::Program;
 use crate::driver::Driver;
 use crate::driver::profile::Rebuild;
@@ -30,7 +31,7 @@ pub(super) fn check(ticket: &Ticket, compiles: bool) -> Result<(), Bypass> {
 
 /// Whether the driver builds a program that was built or compiled before as it would build a new one.
 fn builds_afresh(ticket: &Ticket, compiles: bool) -> bool {
-    match ticket.driver.profile.rebuild {
+    match Cache::get().behavior(ticket.driver).rebuild {
         Rebuild::Fresh => true,
         Rebuild::KeepsKernels => false,
         // The driver also keeps the compiled object, the log, and the specialization constants of an intermediate language

@@ -133,10 +133,19 @@ impl DoctorReport {
 
     /// One line for each finding, with the fix below it.
     pub fn shown(&self) -> String {
+        self.in_width(output::width().unwrap_or(usize::MAX))
+    }
+
+    /// The same for a file.
+    pub fn plain(&self) -> String {
+        let shown = self.in_width(usize::MAX);
+        console::strip_ansi_codes(&shown).into_owned()
+    }
+
+    fn in_width(&self, width: usize) -> String {
         let mut shown = String::new();
         let longest = self.findings.iter().map(|found| found.about.len()).max();
         let longest = longest.unwrap_or(0);
-        let width = output::width().unwrap_or(usize::MAX);
         for found in &self.findings {
             let word = format!("{:<7}", found.state.word());
             let word = match found.state {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::report::{DoctorReport, Fix};
 use crate::cache::RUN_VARIABLE;
+use crate::cache::behavior;
 use crate::cache::policy::{Decision, decide};
 use crate::cli::open::{tiers, usable_store};
 use crate::cli::output::quoted;
@@ -162,6 +163,10 @@ pub fn policy(config: &Config, family: &str, library: &str) -> Decision {
     let measured = known
         .iter()
         .find(|one| one.family == family && one.library == library);
+    let behavior = match (&store, measured) {
+        (Some(store), Some(measured)) => behavior::of_used(store, measured),
+        _ => profile::named(family).behavior(),
+    };
     let now_ms = store.map_or(0, |store| store.root().now_ms());
-    decide(config, profile::named(family).record, measured, now_ms)
+    decide(config, behavior.record, measured, now_ms)
 }

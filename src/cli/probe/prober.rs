@@ -2,7 +2,7 @@
 //! changes nothing of the user's.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use super::super::worker::process::{NoAnswer, Worker};
 use super::worker::{ProbeBuilds, ProbeMessage};
 use crate::cache::RUN_VARIABLE;
 use crate::config;
+use crate::store::StoreError;
 use crate::store::directory::Directory;
 
 /// With these settings a probe's cache works, whatever the user has set.
@@ -49,6 +50,45 @@ pub struct ProbeOutput {
     pub messages: Vec<ProbeMessage>,
     /// Why there are no more messages: it crashed or hangs.
     pub silence: Option<String>,
+}
+
+/// Has a command use the cache in `kept`, and count in `root`. Returns `root`.
+///
+/// # Errors
+/// A directory cannot be made.
+pub fn use_private_cache(
+    command: &mut Command,
+    kept: &PrivateDirectory,
+    root: &PrivateDirectory,
+) -> io::Result<Directory> {
+    let opened = Directory::create_all(root.path()).map_err(other)?;
+    let run = opened.create("run").map_err(other)?;
+    command
+        .env("OCLCACHE_DIR", private_cache(kept))
+        .env(RUN_VARIABLE, run.path())
+        .envs(SETTINGS);
+    Ok(opened)
+}
+
+/// The cache directory of probes that share a private directory.
+pub fn private_cache(kept: &PrivateDirectory) -> PathBuf {
+    kept.path().join("cache")
+}
+
+/// Has a command find the caches of drivers empty, or off: with a cache of its own, a driver may compile nothing.
+pub fn make_drivers_caches_cold(command: &mut Command, root: &PrivateDirectory) {
+    for cold in CACHES.iter().flat_map(|cache| cache.cold) {
+        match cold {
+            Cold::Set(variable, value) => command.env(variable, value),
+            Cold::Move(variable) => command.env(variable, root.path().join(variable)),
+            // Caches of programs, which do not run here.
+            Cold::Hide(_) => &mut *command,
+        };
+    }
+}
+
+fn other(error: StoreError) -> io::Error {
+    io::Error::other(error.to_string())
 }
 
 /// Starts probes.
@@ -107,27 +147,13 @@ impl Prober<'_> {
         builds: ProbeBuilds,
         kept: &PrivateDirectory,
     ) -> io::Result<Worker> {
-        let other = |error: crate::store::StoreError| io::Error::other(error.to_string());
         let root = PrivateDirectory::new()?;
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("doctor-worker")
             .args(["--builds", &format!("{builds:?}").to_lowercase()]);
-        let opened = Directory::create_all(root.path()).map_err(other)?;
-        let run = opened.create("run").map_err(other)?;
-        command
-            .env("OCLCACHE_DIR", kept.path().join("cache"))
-            .env(RUN_VARIABLE, run.path())
-            .envs(SETTINGS);
-        // With a cache of its own, a driver may compile nothing.
-        for cold in CACHES.iter().flat_map(|cache| cache.cold) {
-            match cold {
-                Cold::Set(variable, value) => command.env(variable, value),
-                Cold::Move(variable) => command.env(variable, root.path().join(variable)),
-                // Caches of programs, which do not run here.
-                Cold::Hide(_) => &mut command,
-            };
-        }
+        let opened = use_private_cache(&mut command, kept, &root)?;
+        make_drivers_caches_cold(&mut command, &root);
         if !matches!(way, ProbeTarget::Shell) {
             for variable in LOADER_VARIABLES {
                 command.env_remove(variable);

@@ -14,7 +14,7 @@ use crate::trust;
 
 const PREFIX: &str = "oclcache-bake-";
 /// A file in each directory that marks it as ours.
-const MARK: &str = ".made-by-oclcache";
+pub const MARK: &str = ".made-by-oclcache";
 /// How often to try to make a directory: another command may remove it before it is locked.
 const MAX_ATTEMPTS: u32 = 5;
 

@@ -1,8 +1,8 @@
 //! The rows: the facts about each family of drivers, and their sources.
 
 use super::{
-    DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime,
-    contains, variables,
+    Behavior, DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild,
+    RecordTime, contains, variables,
 };
 use crate::driver::clang_driver::GCC_CHOICE;
 
@@ -24,19 +24,21 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognize: |platform| {
             platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
         },
-        // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any work-group size. It takes three times as long as the
-        // build, and holds the program's lock meanwhile (clGetProgramInfo.c, pocl_build.c). Newer versions do it in the build for
-        // devices that run all work-items alike, as GPUs do (pocl_build.c; unverified).
-        record: RecordTime::Baked,
-        // Measured: clCreateKernel 0 ms.
-        kernel_facts: KernelFactsTime::AfterBuild,
+        behavior: Behavior {
+            // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any work-group size. It takes three times as long as the
+            // build, and holds the program's lock meanwhile (clGetProgramInfo.c, pocl_build.c). Newer versions do it in the build for
+            // devices that run all work-items alike, as GPUs do (pocl_build.c; unverified).
+            record: RecordTime::Baked,
+            // Measured: clCreateKernel 0 ms.
+            kernel_facts: KernelFactsTime::AfterBuild,
+            context_counts_programs: Some(true), // measured
+            kernels_keep_program: true,
+            sub_devices_are_their_root: true, // measured
+            rebuild: Rebuild::Fresh,          // measured
+            copies_builds: true, // measured: names of temporary files in binaries and logs change with its cache directory
+        },
         // Measured: LLVM's verifier complains on standard error when a binary with debug information is loaded.
         refuses_debug: true,
-        context_counts_programs: Some(true), // measured
-        kernels_keep_program: true,
-        sub_devices_are_their_root: true, // measured
-        rebuild: Rebuild::Fresh,          // measured
-        copies_builds: true, // measured: names of temporary files in binaries and logs change with its cache directory
         environment: &variables::POCL,
         suffix_variables: false,
         // Read, not mapped: the built-in libraries, the headers, and the device plug-ins (dlopened, not DT_NEEDED).
@@ -78,14 +80,16 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognize: |platform| {
             contains(&platform.name, "Intel(R) OpenCL") && !contains(&platform.name, "Graphics")
         },
-        record: RecordTime::InMiss, // measured: 0 ms of a build of 625 ms
-        kernel_facts: KernelFactsTime::AfterBuild, // measured: about 1 ms for ten kernels
+        behavior: Behavior {
+            record: RecordTime::InMiss, // measured: 0 ms of a build of 625 ms
+            kernel_facts: KernelFactsTime::AfterBuild, // measured: about 1 ms for ten kernels
+            context_counts_programs: Some(false), // measured
+            kernels_keep_program: false, // measured: queries of it give CL_INVALID_PROGRAM
+            sub_devices_are_their_root: false, // measured
+            rebuild: Rebuild::KeepsVariables, // measured
+            copies_builds: false,       // measured
+        },
         refuses_debug: false,
-        context_counts_programs: Some(false), // measured
-        kernels_keep_program: false,          // measured: queries of it give CL_INVALID_PROGRAM
-        sub_devices_are_their_root: false,    // measured
-        rebuild: Rebuild::KeepsVariables,     // measured
-        copies_builds: false,                 // measured
         environment: &variables::INTEL_CPU,
         suffix_variables: false,
         // Measured: opened at the first build, all beside the library, except clbltfnshared.rtl, which is first looked for one
@@ -118,17 +122,19 @@ pub(super) static PROFILES: [Profile; 8] = [
         recognize: |platform| {
             contains(&platform.vendor, "Intel") && contains(&platform.name, "Graphics")
         },
-        // Measured on NEO 22.43, without a GPU: 0.1 ms of a build of 45 ms. It still decides by measurements, which alone notice a
-        // binary that the driver compiles again from the intermediate representation in it. Measured: it does so with the binary of
-        // another generation, and takes 40 to 75 % of the time of a build, so even such a hit gains something.
-        record: RecordTime::Measured,
-        kernel_facts: KernelFactsTime::AfterBuild, // measured: clCreateKernel 0.01 ms
+        behavior: Behavior {
+            // Measured on NEO 22.43, without a GPU: 0.1 ms of a build of 45 ms. It still decides by measurements, which alone notice a
+            // binary that the driver compiles again from the intermediate representation in it. Measured: it does so with the binary of
+            // another generation, and takes 40 to 75 % of the time of a build, so even such a hit gains something.
+            record: RecordTime::Measured,
+            kernel_facts: KernelFactsTime::AfterBuild, // measured: clCreateKernel 0.01 ms
+            context_counts_programs: Some(false),      // measured
+            kernels_keep_program: true, // measured: each holds a reference, which is seen
+            sub_devices_are_their_root: false, // unverified: a GPU of one tile has none (measured)
+            rebuild: Rebuild::Fresh,    // measured, as far as queries tell it
+            copies_builds: true,        // measured: `cl_cache` in the working directory, by default
+        },
         refuses_debug: false,
-        context_counts_programs: Some(false), // measured
-        kernels_keep_program: true,           // measured: each holds a reference, which is seen
-        sub_devices_are_their_root: false,    // unverified: a GPU of one tile has none (measured)
-        rebuild: Rebuild::Fresh,              // measured, as far as queries tell it
-        copies_builds: true, // measured: `cl_cache` in the working directory, by default
         environment: &variables::INTEL_GPU,
         suffix_variables: false,
         // Measured: opened by name at the first build, except libiga64, which is not opened.
@@ -161,18 +167,20 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "amd",
         recognize: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
-        // cl_program.cpp: the binary is a copy of what the build left in memory. devprogram.cpp: it is loaded as it is, if it has
-        // code.
-        record: RecordTime::Measured,
-        // program.cpp: the first one loads the program's code onto the devices and runs the kernels that initialize program-scope
-        // variables. A build alone does neither, so no kernel is created unasked.
-        kernel_facts: KernelFactsTime::WhenCreated,
+        behavior: Behavior {
+            // cl_program.cpp: the binary is a copy of what the build left in memory. devprogram.cpp: it is loaded as it is, if it has
+            // code.
+            record: RecordTime::Measured,
+            // program.cpp: the first one loads the program's code onto the devices and runs the kernels that initialize program-scope
+            // variables. A build alone does neither, so no kernel is created unasked.
+            kernel_facts: KernelFactsTime::WhenCreated,
+            context_counts_programs: None, // found out, though by program.hpp each program holds a reference
+            kernels_keep_program: true,    // kernel.hpp: each holds a reference
+            sub_devices_are_their_root: false, // cl_device.cpp: there are none
+            rebuild: Rebuild::Fresh,       // program.hpp: it is cleared before it is built again
+            copies_builds: true,           // documented: AMD_COMGR_CACHE
+        },
         refuses_debug: false,
-        context_counts_programs: None, // found out, though by program.hpp each program holds a reference
-        kernels_keep_program: true,    // kernel.hpp: each holds a reference
-        sub_devices_are_their_root: false, // cl_device.cpp: there are none
-        rebuild: Rebuild::Fresh,       // program.hpp: it is cleared before it is built again
-        copies_builds: true,           // documented: AMD_COMGR_CACHE
         environment: &variables::AMD,
         suffix_variables: false,
         // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries.
@@ -193,17 +201,19 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "nvidia",
         recognize: |platform| contains(&platform.vendor, "NVIDIA"),
-        // Closed source, not measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the driver compiles
-        // when it is loaded, unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
-        record: RecordTime::Measured,
-        // clBuildProgram compiles everything (pull request 225 of viennacl/viennacl-dev); unverified.
-        kernel_facts: KernelFactsTime::AfterBuild,
+        behavior: Behavior {
+            // Closed source, not measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the driver compiles
+            // when it is loaded, unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
+            record: RecordTime::Measured,
+            // clBuildProgram compiles everything (pull request 225 of viennacl/viennacl-dev); unverified.
+            kernel_facts: KernelFactsTime::AfterBuild,
+            context_counts_programs: None,     // found out
+            kernels_keep_program: true,        // unverified
+            sub_devices_are_their_root: false, // unverified
+            rebuild: Rebuild::Fresh,           // unverified
+            copies_builds: true,               // documented: CUDA_CACHE_PATH
+        },
         refuses_debug: false,
-        context_counts_programs: None,     // found out
-        kernels_keep_program: true,        // unverified
-        sub_devices_are_their_root: false, // unverified
-        rebuild: Rebuild::Fresh,           // unverified
-        copies_builds: true,               // documented: CUDA_CACHE_PATH
         environment: &variables::NVIDIA,
         suffix_variables: false,
         // Compiler libraries, which the driver opens at the first build (documented in its README, "Installed Components").
@@ -226,17 +236,19 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "rusticl",
         recognize: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
-        // Measured: 0 ms of a build of 34 ms. The binary is SPIR-V, from which newer versions compile every kernel in
-        // clCreateProgramWithBinary already (program.rs; unverified).
-        record: RecordTime::InMiss,
-        // Measured: 22.3 takes about 550 ms to create a kernel, again for every kernel object.
-        kernel_facts: KernelFactsTime::WhenCreated,
+        behavior: Behavior {
+            // Measured: 0 ms of a build of 34 ms. The binary is SPIR-V, from which newer versions compile every kernel in
+            // clCreateProgramWithBinary already (program.rs; unverified).
+            record: RecordTime::InMiss,
+            // Measured: 22.3 takes about 550 ms to create a kernel, again for every kernel object.
+            kernel_facts: KernelFactsTime::WhenCreated,
+            context_counts_programs: Some(true), // measured
+            kernels_keep_program: true,
+            sub_devices_are_their_root: false,
+            rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
+            copies_builds: false,           // measured
+        },
         refuses_debug: false,
-        context_counts_programs: Some(true), // measured
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false,
-        rebuild: Rebuild::KeepsKernels, // measured: CL_PROGRAM_NUM_KERNELS grows with each build
-        copies_builds: false,           // measured
         environment: &variables::RUSTICL,
         suffix_variables: false,
         // libclc's SPIR-V, read when the driver is opened, from a directory that is set at compile time (measured: /usr/lib/clc).
@@ -269,16 +281,18 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "clvk",
         recognize: |platform| contains(&platform.name, "clvk"),
-        // program.cpp: the binary is SPIR-V, which is copied, and only parsed when it is loaded. Vulkan compiles each kernel when
-        // it is first run, with a hit as without.
-        record: RecordTime::Measured,
-        kernel_facts: KernelFactsTime::WhenCreated, // unverified
+        behavior: Behavior {
+            // program.cpp: the binary is SPIR-V, which is copied, and only parsed when it is loaded. Vulkan compiles each kernel when
+            // it is first run, with a hit as without.
+            record: RecordTime::Measured,
+            kernel_facts: KernelFactsTime::WhenCreated, // unverified
+            context_counts_programs: None,              // found out
+            kernels_keep_program: true,                 // unverified
+            sub_devices_are_their_root: false,          // unverified
+            rebuild: Rebuild::Fresh,                    // unverified
+            copies_builds: true,                        // CLVK_CACHE_DIR
+        },
         refuses_debug: false,
-        context_counts_programs: None,     // found out
-        kernels_keep_program: true,        // unverified
-        sub_devices_are_their_root: false, // unverified
-        rebuild: Rebuild::Fresh,           // unverified
-        copies_builds: true,               // CLVK_CACHE_DIR
         environment: &variables::CLVK,
         suffix_variables: false,
         files: &[
@@ -304,16 +318,19 @@ pub(super) static PROFILES: [Profile; 8] = [
     Profile {
         family: "oclgrind",
         recognize: |platform| contains(&platform.name, "Oclgrind"),
-        // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
-        record: RecordTime::Measured,
-        // Measured: it ends the process when a kernel is created that calls an undefined function. The build succeeds.
-        kernel_facts: KernelFactsTime::WhenCreated,
+        behavior: Behavior {
+            // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
+            record: RecordTime::Measured,
+            // Measured: a program that calls an undefined function is built, clCreateKernelsInProgram gives its kernel, and a query of
+            // that ends the process.
+            kernel_facts: KernelFactsTime::WhenCreated,
+            context_counts_programs: Some(true), // measured
+            kernels_keep_program: true,
+            sub_devices_are_their_root: false, // its device cannot be divided (measured)
+            rebuild: Rebuild::Fresh,           // measured
+            copies_builds: false,              // measured
+        },
         refuses_debug: false,
-        context_counts_programs: Some(true), // measured
-        kernels_keep_program: true,
-        sub_devices_are_their_root: false, // unverified
-        rebuild: Rebuild::Fresh,           // unverified
-        copies_builds: false,              // unverified
         environment: &variables::OCLGRIND,
         suffix_variables: false,
         files: &[DriverFiles::Beside("../include/oclgrind", "*")],
@@ -331,15 +348,17 @@ pub(super) static PROFILES: [Profile; 8] = [
 pub(super) static UNKNOWN: Profile = Profile {
     family: "unknown",
     recognize: |_| true,
-    record: RecordTime::Measured,
-    // ARM's driver for Mali compiles then (pull request 225 of viennacl/viennacl-dev).
-    kernel_facts: KernelFactsTime::WhenCreated,
+    behavior: Behavior {
+        record: RecordTime::Measured,
+        // ARM's driver for Mali compiles then (pull request 225 of viennacl/viennacl-dev).
+        kernel_facts: KernelFactsTime::WhenCreated,
+        context_counts_programs: None,
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false,
+        rebuild: Rebuild::Fresh,
+        copies_builds: false,
+    },
     refuses_debug: false,
-    context_counts_programs: None,
-    kernels_keep_program: true,
-    sub_devices_are_their_root: false,
-    rebuild: Rebuild::Fresh,
-    copies_builds: false,
     environment: &variables::UNKNOWN,
     suffix_variables: true,
     files: &[],

@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use opencl_sys::*;
 
 use crate::abi::{self, Handle, Notify, NotifyFn, Outcome, code};
-use crate::compiler;
+use crate::compiler::{self, Code};
 use crate::config;
 use crate::load;
 use crate::platform::chosen_devices;
@@ -84,7 +85,8 @@ impl Job {
             true => Err("stub: an earlier build failed".to_owned()),
             false => compiler::compile(self.verb.kind(), &source, &self.options, &self.headers),
         };
-        match compiled {
+        let before = program.state.lock().images[index].clone();
+        match compiled.map(|code| self.keeping(code, &before)) {
             Ok(code) => Image {
                 status: CL_BUILD_SUCCESS,
                 options: self.options.clone(),
@@ -97,6 +99,23 @@ impl Job {
                 ..Image::new(CL_BUILD_ERROR)
             },
         }
+    }
+}
+
+impl Job {
+    /// Code with what this driver keeps of the build before.
+    fn keeping(&self, mut code: Code, before: &Image) -> Code {
+        let Some(old) = before.code.as_ref() else {
+            return code;
+        };
+        if config::keeps("kernels") {
+            code.kernels.extend(old.kernels.iter().cloned());
+        }
+        if config::keeps("variables") && before.options == self.options {
+            let launches = old.launches.load(Ordering::SeqCst);
+            code.launches.store(launches, Ordering::SeqCst);
+        }
+        code
     }
 }
 

@@ -116,11 +116,12 @@ pub fn compile(
         return Err("stub: an error that no source has".to_owned());
     }
     let code = config::code() + &hidden + &helper_code() + &answered_code();
+    let digest = fnv64(&[source, options, unit.included.as_bytes(), code.as_bytes()]);
     Ok(Code {
         kind,
         kernels: parse::kernels(&unit.text),
-        digest: fnv64(&[source, options, unit.included.as_bytes(), code.as_bytes()]),
-        nonce: nonce(),
+        digest,
+        nonce: config::cached_nonce(digest, nonce()),
         stateful: unit.text.contains("program_state"),
         launches: AtomicU64::new(0),
     })

@@ -87,6 +87,51 @@ pub fn fetch_time() -> Duration {
     Duration::from_millis(number("STUB_FETCH_MS", 0))
 }
 
+/// Whether devices are accelerators; otherwise they are processors.
+pub fn is_accelerator() -> bool {
+    is("STUB_ACCELERATOR", "1")
+}
+
+/// How long it takes to create a kernel.
+pub fn kernel_time() -> Duration {
+    Duration::from_millis(number("STUB_KERNEL_MS", 0))
+}
+
+/// Whether a program lives as long as its kernels.
+pub fn kernels_keep_programs() -> bool {
+    !is("STUB_KERNELS_KEEP", "0") && !dies_of_dead_programs()
+}
+
+/// Whether a dead program that is asked for something ends the process.
+pub fn dies_of_dead_programs() -> bool {
+    is("STUB_KERNELS_KEEP", "crash")
+}
+
+/// Whether a program that is built again keeps this of its earlier build.
+pub fn keeps(what: &str) -> bool {
+    is("STUB_KEEPS", what)
+}
+
+/// Whether the device can be divided, and what programs of sub-devices are for: `own` or `root`.
+pub fn sub_devices() -> String {
+    env::var("STUB_SUB_DEVICES").unwrap_or_default()
+}
+
+/// The nonce of a build of this digest, from a cache below the directory that XDG_CACHE_HOME names.
+pub fn cached_nonce(digest: u64, fresh: u64) -> u64 {
+    let home = env::var_os("XDG_CACHE_HOME").filter(|_| is("STUB_OWN_CACHE", "1"));
+    let Some(home) = home.map(std::path::PathBuf::from) else {
+        return fresh;
+    };
+    let file = home.join(format!("stub-{digest:016x}"));
+    let known = std::fs::read_to_string(&file).ok();
+    known.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+        let _ = std::fs::create_dir_all(&home);
+        let _ = std::fs::write(&file, fresh.to_string());
+        fresh
+    })
+}
+
 /// How long a binary takes to load.
 pub fn load_time() -> Duration {
     Duration::from_millis(number("STUB_LOAD_MS", 0))

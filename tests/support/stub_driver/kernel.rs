@@ -32,6 +32,7 @@ pub fn kernel(handle: Handle) -> Outcome<Arc<Kernel>> {
 
 fn new(program: Handle, choose: impl FnOnce(&Code) -> Option<&parse::Kernel>) -> Outcome<Handle> {
     let program = PROGRAMS.hold(program).ok_or(CL_INVALID_PROGRAM)?;
+    std::thread::sleep(config::kernel_time());
     // CL_INVALID_PROGRAM_EXECUTABLE if there is no successfully built executable for program.
     let code = program
         .object()

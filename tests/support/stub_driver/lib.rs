@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `STUB_DEVICES` | 1 | number of devices |
 //! | `STUB_DEVICE_NAME` | `stub` | device names are this and a number; binaries of one name are foreign to another |
+//! | `STUB_ACCELERATOR` | 0 | 1: devices are accelerators |
 //! | `STUB_LOG` | none | file to which each compilation and each loaded binary is appended as one line |
 //! | `STUB_CODE` | empty | enters into what kernels compute, as a code generator's variable would |
 //! | `STUB_CODE_FILE` | none | a file whose content does the same, and is in no key; `#error`: nothing compiles |
@@ -16,11 +17,16 @@
 //! | `STUB_SPOIL` | 0 | 1: a call that is refused with -30 fails a program that was built |
 //! | `STUB_STICKY` | 0 | 1: after a failed build each later build of that program fails as well |
 //! | `STUB_REFCOUNT_KERNELS` | 1 | 0: reference counts show the application's own references only |
+//! | `STUB_KERNELS_KEEP` | 1 | 0: a program is dead when it is released, although kernels of it live; `crash`: asking it ends the process |
+//! | `STUB_KEEPS` | none | what a program that is built again keeps: `variables`, with the same options, or `kernels` |
+//! | `STUB_SUB_DEVICES` | none | the device can be divided, and programs for a half are for it (`own`) or for the whole device (`root`) |
+//! | `STUB_OWN_CACHE` | 0 | 1: a cache below `XDG_CACHE_HOME`: builds of equal programs give equal binaries also with `STUB_VARY` |
 //! | `STUB_REFUSE_BINARIES` | 0 | 1: clCreateProgramWithBinary refuses everything |
 //! | `STUB_LOAD` | none | file whose words say what happens where a binary is loaded, see `load`: unlike variables, it is in no key |
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
 //! | `STUB_FETCH_MS` | 0 | how long it takes to give a program's binaries, unless it was made of one |
+//! | `STUB_KERNEL_MS` | 0 | how long it takes to create a kernel |
 //! | `STUB_LOAD_MS` | 0 | how long each build of a loaded binary takes |
 //! | `STUB_STUCK` | none | a file: the compilation that finds it removes it and never ends |
 //! | `STUB_CRASH` | none | a file with a word: the compilation of a source that has the word ends the process |

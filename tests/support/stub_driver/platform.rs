@@ -17,6 +17,8 @@ const PLATFORM_UNLOADABLE: cl_platform_info = 0x0921;
 pub struct Device {
     pub name: String,
     platform: usize,
+    /// The device of which it is a part; zero for a whole device.
+    parent: usize,
 }
 
 struct Platform {
@@ -42,6 +44,7 @@ fn make(number: usize) -> Platform {
         let device = Device {
             name: config::device_name(index),
             platform: handle as usize,
+            parent: 0,
         };
         DEVICES.insert(Arc::new(device), handle) as usize
     };
@@ -170,6 +173,7 @@ pub unsafe extern "C" fn get_device_ids(
 fn device_answer(handle: Handle, param: cl_device_info) -> Outcome<Answer> {
     let device = device(handle)?;
     Ok(match param {
+        CL_DEVICE_TYPE if config::is_accelerator() => Answer::value(CL_DEVICE_TYPE_ACCELERATOR),
         CL_DEVICE_TYPE => Answer::value(CL_DEVICE_TYPE_CPU),
         CL_DEVICE_NAME => Answer::text(&device.name),
         CL_DEVICE_VENDOR => Answer::text("Stub"),
@@ -180,7 +184,7 @@ fn device_answer(handle: Handle, param: cl_device_info) -> Outcome<Answer> {
         CL_DEVICE_EXTENSIONS | CL_DEVICE_BUILT_IN_KERNELS => Answer::text(""),
         CL_DEVICE_IL_VERSION => Answer::text("SPIR-V_1.0"),
         CL_DEVICE_PLATFORM => Answer::value(device.platform),
-        CL_DEVICE_PARENT_DEVICE => Answer::value(0_usize),
+        CL_DEVICE_PARENT_DEVICE => Answer::value(device.parent),
         CL_DEVICE_VENDOR_ID => Answer::value(0x5354_5542_u32),
         CL_DEVICE_MAX_COMPUTE_UNITS
         | CL_DEVICE_REFERENCE_COUNT
@@ -229,6 +233,45 @@ pub unsafe extern "C" fn get_device_info(
 ) -> cl_int {
     // SAFETY: the application's own places.
     unsafe { respond(device_answer(handle, param), size, value, size_ret) }
+}
+
+/// The device for which programs are that are made for this one.
+pub fn of_programs(handle: usize) -> usize {
+    let parent = device(handle as Handle).map_or(0, |device| device.parent);
+    match parent {
+        0 => handle,
+        _ if config::sub_devices() != "root" => handle,
+        parent => parent,
+    }
+}
+
+/// Two halves, if the device can be divided.
+pub unsafe extern "C" fn create_sub_devices(
+    handle: cl_device_id,
+    _properties: *const cl_device_partition_property,
+    entries: cl_uint,
+    devices: *mut cl_device_id,
+    found: *mut cl_uint,
+) -> cl_int {
+    let whole = match device(handle) {
+        Ok(_) if config::sub_devices().is_empty() => return CL_INVALID_VALUE,
+        Ok(whole) => whole,
+        Err(error) => return error,
+    };
+    for index in 0..2 {
+        if !devices.is_null() && index < entries as usize {
+            let half = Device {
+                name: whole.name.clone(),
+                platform: whole.platform,
+                parent: handle as usize,
+            };
+            // SAFETY: the application's array has `entries` elements.
+            unsafe { store(devices.add(index), DEVICES.insert(Arc::new(half), handle)) };
+        }
+    }
+    // SAFETY: the application's own place.
+    unsafe { store(found, 2) };
+    CL_SUCCESS
 }
 
 /// Root devices are not counted.

@@ -109,7 +109,15 @@ impl Program {
 }
 
 pub fn program(handle: Handle) -> Outcome<Arc<Program>> {
-    PROGRAMS.get(handle).ok_or(CL_INVALID_PROGRAM)
+    let is_dead = !config::kernels_keep_programs() && PROGRAMS.counts(handle).0 == 0;
+    let program = PROGRAMS.get(handle).ok_or(CL_INVALID_PROGRAM)?;
+    if is_dead && config::dies_of_dead_programs() {
+        std::process::abort();
+    }
+    match is_dead {
+        true => Err(CL_INVALID_PROGRAM),
+        false => Ok(program),
+    }
 }
 
 /// The strings one after the other: a length of zero, or no lengths, means NUL-terminated; NUL bytes are left out.
@@ -156,7 +164,10 @@ pub unsafe extern "C" fn create_with_source(
         let context = CONTEXTS.hold(context).ok_or(CL_INVALID_CONTEXT)?;
         // SAFETY: the application's own arrays.
         let source = unsafe { read_source(count as usize, strings, lengths) }?;
-        let devices = context.object().devices.clone();
+        let devices = context.object().devices.iter();
+        let devices = devices
+            .map(|device| platform::of_programs(*device))
+            .collect();
         let parent = context.handle();
         let program = Program::new(context, devices, Origin::Source(source));
         Ok(PROGRAMS.insert(Arc::new(program), parent))

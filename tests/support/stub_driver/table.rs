@@ -267,7 +267,7 @@ const DISPATCH: cl_icd_dispatch = cl_icd_dispatch {
     clRetainDeviceEXT: refuse(),
     clReleaseDeviceEXT: refuse(),
     clCreateEventFromGLsyncKHR: null(),
-    clCreateSubDevices: refuse(),
+    clCreateSubDevices: Some(platform::create_sub_devices),
     clRetainDevice: Some(platform::retain_or_release_device),
     clReleaseDevice: Some(platform::retain_or_release_device),
     clCreateImage: null(),
