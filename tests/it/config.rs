@@ -354,46 +354,6 @@ fn the_systems_file_is_written_for_all_users_and_a_users_stands_above_it() {
     );
 }
 
-/// In a mount namespace, with an /etc of its own. The program builds three times, and the administrator comes before the second time
-/// and before the third.
-#[test]
-fn a_running_program_obeys_the_administrators_switch_at_its_next_build() {
-    let mut sandbox = Sandbox::stub();
-    sandbox.set("OCLCACHE_LOG", "info");
-    let kernel = sandbox.write("kernel.cl", SOURCE);
-    let etc = sandbox.path("etc");
-    fs::create_dir(&etc).expect("made");
-    let script = "set -e; mount -t tmpfs -o mode=755 none \"$1\"; cp -a /etc/. \"$1\"; \
-        rm -rf \"$1/oclcache\"; mount --bind \"$1\" /etc; mkfifo \"$1/in\"; \
-        \"$3\" waiting turns \"$4\" < \"$1/in\" > \"$1/out\" & exec 3> \"$1/in\"; \
-        turns() { until [ \"$(wc -l < \"$1/out\")\" = \"$2\" ]; do sleep 0.02; kill -0 $!; done; }; \
-        turns \"$1\" 1; \"$2\" config set --system disable yes; echo >&3; \
-        turns \"$1\" 2; \"$2\" config unset --system disable; echo >&3; \
-        turns \"$1\" 3; exec 3>&-; wait $!; cat \"$1/out\"";
-    let mut can = Command::new("unshare");
-    can.args(["-m", "--", "mount", "-t", "tmpfs", "none"])
-        .arg(&etc);
-    if !can.output().is_ok_and(|output| output.status.success()) {
-        return skipped("the administrator's switch (no mount namespace)");
-    }
-    let mut command = sandbox.command(Way::Cached, "unshare");
-    command.args(["-m", "--", "sh", "-c", script, "sh"]);
-    command
-        .arg(&etc)
-        .arg(env!("CARGO_BIN_EXE_oclcache"))
-        .arg(example("client"))
-        .arg(&kernel);
-    let ran = sandbox.run(&mut command).ok();
-    assert_eq!(ran.stdout, "build: code 0\n".repeat(3), "{}", ran.stderr);
-    let outcomes: Vec<&str> = ["outcome=\"miss\"", "switched_off", "outcome=\"hit\""]
-        .into_iter()
-        .filter(|outcome| ran.stderr.contains(outcome))
-        .collect();
-    assert_eq!(outcomes.len(), 3, "{}", ran.stderr);
-    let counts = ["hits", "misses", "bypassed"].map(|count| sandbox.stat(count));
-    assert_eq!(counts, [1, 1, 0], "{}", ran.stderr);
-}
-
 #[test]
 fn a_rule_keeps_the_sources_of_its_program_out_of_the_cache() {
     let sandbox = Sandbox::stub();
