@@ -250,7 +250,7 @@ impl Driver {
         &self.library
     }
 
-    /// How the driver behaves: as measured, if measurements were found, else by its row.
+    /// How the driver behaves: as measured, if measurements were found, else by its profile.
     pub fn behavior(&self) -> Behavior {
         let measured = self.measured.get().copied();
         measured.unwrap_or_else(|| self.profile.behavior())

@@ -1,18 +1,18 @@
-//! The facts about each family of drivers: one table with one row for each family.
+//! The facts about each family of drivers: one file for each family, in `families`.
 //!
 //! Each fact has its source in a comment. "Measured" was run on Debian 12 (PoCL 3.1, Intel CPU runtime 2026.2, rusticl 22.3, Intel GPU driver 22.43). A
 //! file name is one of the driver's own sources. "Documented" is its vendor's manual. "Unverified" facts are inferred from these,
 //! or from what drivers usually do.
 
+mod families;
 pub mod measured;
-mod table;
 pub mod variables;
 
 use opencl_sys::{CL_PLATFORM_NAME, CL_PLATFORM_VENDOR, CL_PLATFORM_VERSION, cl_platform_info};
 use serde::{Deserialize, Serialize};
 
 use crate::cl::dispatch::slots_of_version;
-use table::{PROFILES, UNKNOWN};
+use families::{PROFILES, UNKNOWN};
 use variables::Environment;
 
 /// The answers by which a driver is recognized, of its first platform and without the NUL.
@@ -133,14 +133,28 @@ pub struct Behavior {
     pub copies_builds: bool,
 }
 
+/// The variables of a driver's own cache. They change nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnCache {
+    /// Its directory.
+    pub directory: &'static str,
+    /// Whether it is kept.
+    pub switch: &'static str,
+}
+
 /// The facts about one family.
 pub struct Profile {
     /// The family's name, for the log and for entries.
     pub family: &'static str,
     recognize: fn(&Recognition) -> bool,
+    /// What a platform of the family answers: name, vendor and suffix.
+    #[cfg(test)]
+    platform: [&'static str; 3],
     behavior: Behavior,
     /// Whether programs with debug information are bypassed.
     pub refuses_debug: bool,
+    /// The variables of the driver's own cache, if that has code that it makes when kernels run.
+    pub own_cache: Option<OwnCache>,
     /// Variables that it reads.
     pub environment: &'static Environment,
     /// Whether variables that begin with the platform's ICD suffix and `_` are taken to change code.
@@ -175,28 +189,35 @@ impl Profile {
 
     /// Whether its own cache has code that it makes when kernels run.
     pub fn keeps_a_cache(&self) -> bool {
-        self.include_dirs.contains(&IncludeDir::PoclCache)
+        self.own_cache.is_some()
     }
 }
 
-/// The row of a driver.
+/// The profile of a driver.
 pub fn of(recognition: &Recognition) -> &'static Profile {
-    PROFILES
-        .iter()
+    let mut profiles = PROFILES.into_iter();
+    profiles
         .find(|profile| (profile.recognize)(recognition))
         .unwrap_or(&UNKNOWN)
 }
 
+/// The variables of the drivers' own caches.
+pub fn own_caches() -> impl Iterator<Item = OwnCache> {
+    PROFILES.iter().filter_map(|profile| profile.own_cache)
+}
+
 /// The variables that the drivers of each family read.
 pub fn environments() -> impl Iterator<Item = &'static Environment> {
-    let profiles = PROFILES.iter().chain([&UNKNOWN]);
+    let profiles = PROFILES.iter().copied().chain([&UNKNOWN]);
     profiles.map(|profile| profile.environment)
 }
 
-/// The row of a family.
+/// The profile of a family.
 pub fn named(family: &str) -> &'static Profile {
-    let named = |profile: &&Profile| profile.family == family;
-    PROFILES.iter().find(named).unwrap_or(&UNKNOWN)
+    let mut profiles = PROFILES.into_iter();
+    profiles
+        .find(|profile| profile.family == family)
+        .unwrap_or(&UNKNOWN)
 }
 
 fn contains(text: &[u8], part: &str) -> bool {
@@ -208,7 +229,7 @@ fn contains(text: &[u8], part: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn platform(name: &str, vendor: &str, suffix: &str) -> Recognition {
+    fn answers([name, vendor, suffix]: [&str; 3]) -> Recognition {
         Recognition {
             name: name.into(),
             vendor: vendor.into(),
@@ -218,51 +239,39 @@ mod tests {
     }
 
     #[test]
-    fn each_family_is_recognized_by_what_its_platform_answers() {
-        let mut recognized = std::collections::BTreeSet::new();
-        for (name, vendor, suffix, family) in [
-            (
-                "Portable Computing Language",
-                "The pocl project",
-                "POCL",
-                "pocl",
-            ),
-            (
-                "Intel(R) OpenCL",
-                "Intel(R) Corporation",
-                "INTEL",
-                "intel-cpu",
-            ),
-            (
-                "Intel(R) OpenCL Graphics",
-                "Intel(R) Corporation",
-                "INTEL",
-                "intel-gpu",
-            ),
-            (
-                "AMD Accelerated Parallel Processing",
-                "Advanced Micro Devices, Inc.",
-                "AMD",
-                "amd",
-            ),
-            ("NVIDIA CUDA", "NVIDIA Corporation", "NV", "nvidia"),
-            ("rusticl", "Mesa/X.org", "MESA", "rusticl"),
-            ("Oclgrind", "University of Bristol", "oclg", "oclgrind"),
-            ("clvk", "clvk", "clvk", "clvk"),
-            ("Something new", "Somebody", "NEW", "unknown"),
-        ] {
-            assert_eq!(of(&platform(name, vendor, suffix)).family, family);
-            recognized.insert(family);
+    fn each_family_is_recognized_by_what_its_platform_answers_and_no_other_is() {
+        for profile in PROFILES {
+            let answers = answers(profile.platform);
+            let recognized = PROFILES.iter().filter(|one| (one.recognize)(&answers));
+            let recognized: Vec<&str> = recognized.map(|one| one.family).collect();
+            assert_eq!(recognized, [profile.family]);
+            assert_eq!(of(&answers).family, profile.family);
         }
-        for profile in &PROFILES {
-            assert!(recognized.contains(profile.family), "{}", profile.family);
-        }
+        assert_eq!(of(&answers(UNKNOWN.platform)).family, UNKNOWN.family);
+    }
+
+    #[test]
+    fn no_two_families_share_a_name_and_the_files_are_named_after_them() {
+        let mut names: Vec<&str> = PROFILES.iter().map(|profile| profile.family).collect();
+        names.push(UNKNOWN.family);
+        names.sort_unstable();
+        let files = concat!(env!("CARGO_MANIFEST_DIR"), "/src/driver/profile/families");
+        let files = std::fs::read_dir(files).expect("a directory");
+        let files = files.map(|file| file.expect("a file").file_name());
+        let stems = files.map(|name| {
+            name.to_string_lossy()
+                .trim_end_matches(".rs")
+                .replace('_', "-")
+        });
+        let mut files: Vec<String> = stems.collect();
+        files.sort_unstable();
+        assert_eq!(names, files, "each file is listed in `families!`");
     }
 
     /// Oclgrind ends the process when a kernel is asked that calls an undefined function, although the program was built.
     #[test]
     fn no_kernel_of_oclgrind_is_created_unasked() {
-        let oclgrind = of(&platform("Oclgrind", "University of Bristol", "oclg"));
+        let oclgrind = named("oclgrind");
         assert_eq!(oclgrind.behavior.kernel_facts, KernelFactsTime::WhenCreated);
     }
 }

@@ -17,6 +17,7 @@ use super::collect::{BakeItem, OwnCache, Work, WorkerSettings};
 use super::replayer::{BakeTask, ReplayResult};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
+use crate::driver::profile;
 use crate::store::Store;
 use crate::store::bake_attempts::UNUSED;
 
@@ -30,10 +31,6 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 const TIMES_UNUSED: u32 = 3;
 const MIN_TIMEOUT_UNUSED: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT_UNUSED: Duration = Duration::from_secs(60);
-/// Variables of PoCL: the directory of its own cache, and whether it keeps one. They change nothing else. No other driver is known to
-/// have such a variable.
-const OWN_CACHE: &str = "POCL_CACHE_DIR";
-const KEEPS_CACHE: &str = "POCL_KERNEL_CACHE";
 /// Moves the caches of other drivers (Mesa, Intel's for GPUs).
 const CACHES: &str = "XDG_CACHE_HOME";
 
@@ -288,23 +285,26 @@ impl Supervisor<'_> {
             .arg(root);
         command.env_clear().envs(&place.environment);
         command.env_remove(RUN_VARIABLE);
-        match &place.own_cache {
+        let own_cache = match &place.own_cache {
             OwnCache::Empty => {
                 let empty = root.join("own-cache");
                 std::fs::create_dir(&empty)?;
-                command.env(OWN_CACHE, empty);
+                empty
             }
             OwnCache::Theirs(path) => {
                 command.arg("--own-cache").arg(path);
-                command.env(OWN_CACHE, path);
+                path.clone()
             }
+        };
+        for variables in profile::own_caches() {
+            command.env(variables.directory, &own_cache);
+            command.env_remove(variables.switch);
         }
         if place.is_private {
             let private = root.join("private-caches");
             std::fs::create_dir(&private)?;
             command.env(CACHES, private);
         }
-        command.env_remove(KEEPS_CACHE);
         if self.is_stale {
             command.arg("--stale");
         }

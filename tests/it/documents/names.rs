@@ -310,8 +310,18 @@ fn declared(file: &str, start: &str, end: char) -> Vec<String> {
 #[test]
 fn every_driver_profile_is_described() {
     let page = fs::read_to_string(top().join("docs/drivers.md")).expect("docs/drivers.md");
-    let families = declared("src/driver/profile/table.rs", "family: \"", '"');
-    assert!(families.len() >= 8, "the table is not read: {families:?}");
+    let directory = "src/driver/profile/families";
+    let files = fs::read_dir(top().join(directory)).expect("the families' directory");
+    let files = files.map(|file| file.expect("a file").file_name());
+    let families = files.flat_map(|file| {
+        let file = format!("{directory}/{}", file.to_string_lossy());
+        declared(&file, "family: \"", '"')
+    });
+    let families: Vec<String> = families.collect();
+    assert!(
+        families.len() >= 9,
+        "the profiles are not read: {families:?}"
+    );
     for family in families {
         let is_named = page.contains(&format!("(`{family}`)"));
         assert!(

@@ -1,0 +1,102 @@
+//! AMD's driver: ROCm's clr and COMGR.
+
+use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
+use crate::driver::profile::variables::{Environment};
+use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+
+pub(in crate::driver::profile) static PROFILE: Profile = Profile {
+    family: "amd",
+    recognize: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
+    #[cfg(test)]
+    platform: ["AMD Accelerated Parallel Processing", "Advanced Micro Devices, Inc.", "AMD"],
+    behavior: Behavior {
+        // cl_program.cpp: the binary is a copy of what the build left in memory. devprogram.cpp: it is loaded as it is, if it has
+        // code.
+        record: RecordTime::Measured,
+        // program.cpp: the first one loads the program's code onto the devices and runs the kernels that initialize program-scope
+        // variables. A build alone does neither, so no kernel is created unasked.
+        kernel_facts: KernelFactsTime::WhenCreated,
+        context_counts_programs: None, // found out, though by program.hpp each program holds a reference
+        kernels_keep_program: true,    // kernel.hpp: each holds a reference
+        sub_devices_are_their_root: false, // cl_device.cpp: there are none
+        rebuild: Rebuild::Fresh,       // program.hpp: it is cleared before it is built again
+        copies_builds: true,           // documented: AMD_COMGR_CACHE
+    },
+    refuses_debug: false,
+    own_cache: None,
+    environment: &ENVIRONMENT,
+    suffix_variables: false,
+    // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries.
+    files: &[
+        DriverFiles::Library("libamd_comgr*.so*"),
+        DriverFiles::Library("libhsail-rt*.so*"),
+        DriverFiles::Beside("../amdgcn/bitcode", "*.bc"),
+    ],
+    tools: &[],
+    configuration: &[],
+    include_dirs: CLANG_INCLUDE_DIRS,
+    implicit_includes: CLANG_IMPLICIT_INCLUDES,
+    il_files: &[],
+    ignores_local_memory: &[],
+    processor: ProcessorFacts::Stepping, // unverified that it does not matter
+    looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
+};
+
+/// AMD: rocclr/utils/flags.hpp, program.cpp and rocsettings.cpp of clr, comgr-env.cpp of COMGR.
+static ENVIRONMENT: Environment = Environment {
+    code: &[
+        "AMD_OCL_BUILD_OPTIONS", // instead of the application's
+        "AMD_OCL_BUILD_OPTIONS_APPEND",
+        "AMD_OCL_LINK_OPTIONS",
+        "AMD_OCL_LINK_OPTIONS_APPEND",
+        "AMD_OCL_SUBST_OBJFILE",
+        "AMD_OCL_SC_LIB",
+        "AMD_OCL_*",
+        "AMD_COMGR_DRIVER_OPTIONS_APPEND",
+        "AMD_COMGR_EMIT_VERBOSE_LOGS", // the build log
+        "AMD_COMGR_*",
+        "AMD_GPU_FORCE_SINGLE_FP_DENORM",
+        "GPU_MAX_WORKGROUP_SIZE*",
+        "GPU_*",
+        "GPU_ENABLE_WAVE32_MODE",
+        "GPU_ENABLE_WGP_MODE",
+        "GPU_ENABLE_LC",
+        "OCL_STUB_PROGRAMS",
+        "OCL_CODE_CACHE_*", // old versions
+        "LLVM_PATH",
+        "HIP_PATH",
+        "HSA_COMPILER_LIBRARY",
+        // COMGR calls clang's driver, which reads them.
+        "CPATH",
+        "C_INCLUDE_PATH",
+    ],
+    identity: &["OPENCL_VERSION", "CL_KHR_FP64"],
+    neutral: &[
+        "AMD_LOG_*",
+        "AMD_OCL_WAIT_COMMAND",
+        "AMD_COMGR_CACHE*",
+        "AMD_COMGR_SAVE_TEMPS",
+        "AMD_COMGR_REDIRECT_LOGS",
+        "AMD_COMGR_TIME_STATISTICS",
+        "GPU_DUMP_CODE_OBJECT",
+        "GPU_DEVICE_ORDINAL",
+        "ROCR_VISIBLE_DEVICES",
+    ],
+    // flags.hpp
+    defaults: &[
+        ("AMD_GPU_FORCE_SINGLE_FP_DENORM", "-1"),
+        ("GPU_MAX_WORKGROUP_SIZE", "0"),
+        ("GPU_ENABLE_WAVE32_MODE", "1"),
+        ("GPU_ENABLE_WGP_MODE", "1"),
+        ("GPU_ENABLE_LC", "1"),
+        ("OCL_STUB_PROGRAMS", "0"),
+        ("OCL_CODE_CACHE_ENABLE", "0"),
+        ("CL_KHR_FP64", "1"),
+    ],
+    files: &[
+        "AMD_OCL_SC_LIB",
+        "AMD_OCL_SUBST_OBJFILE",
+        "HSA_COMPILER_LIBRARY",
+    ],
+    camel_case: None,
+};

@@ -1,0 +1,48 @@
+//! Oclgrind, an interpreter.
+
+use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
+use crate::driver::profile::variables::{Environment, NONE};
+use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+
+pub(in crate::driver::profile) static PROFILE: Profile = Profile {
+    family: "oclgrind",
+    recognize: |platform| contains(&platform.name, "Oclgrind"),
+    #[cfg(test)]
+    platform: ["Oclgrind", "University of Bristol", "oclg"],
+    behavior: Behavior {
+        // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.
+        record: RecordTime::Measured,
+        // Measured: a program that calls an undefined function is built, clCreateKernelsInProgram gives its kernel, and a query of
+        // that ends the process.
+        kernel_facts: KernelFactsTime::WhenCreated,
+        context_counts_programs: Some(true), // measured
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false, // its device cannot be divided (measured)
+        rebuild: Rebuild::Fresh,           // measured
+        copies_builds: false,              // measured
+    },
+    refuses_debug: false,
+    own_cache: None,
+    environment: &ENVIRONMENT,
+    suffix_variables: false,
+    files: &[DriverFiles::Beside("../include/oclgrind", "*")],
+    tools: &[],
+    configuration: &[],
+    include_dirs: CLANG_INCLUDE_DIRS,
+    implicit_includes: CLANG_IMPLICIT_INCLUDES,
+    il_files: &[],
+    ignores_local_memory: &[],
+    processor: ProcessorFacts::Stepping, // unverified that it does not matter
+    looks_at_executable: false,
+};
+
+/// Oclgrind: the variables that its command sets (src/kernel/main.cpp).
+static ENVIRONMENT: Environment = Environment {
+    code: &[
+        "OCLGRIND_*",
+        // Measured on 21.10: debug information is always in the binary, with the working directory by this name.
+        "PWD",
+    ],
+    neutral: &["OCLGRIND_LOG"],
+    ..NONE
+};
