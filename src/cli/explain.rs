@@ -56,7 +56,7 @@ impl ExplainArgs {
                 }
                 let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
                 let rows: Vec<String> = rows.collect();
-                if rows.is_empty() {
+                if past.as_ref().is_none_or(|past| past.records.is_empty()) {
                     say("oclcache: the journal is empty: no program was compiled yet");
                 }
                 print(rows.concat().as_bytes())

@@ -82,6 +82,8 @@ fn a_changed_option_is_named_with_both_values() {
         let text = sandbox.oclcache(&["explain", "--last", "2"]).ok().stdout;
         assert!(text.contains("option -DN=64 became -DN=128"), "{text}");
         assert!(!text.contains("never seen"), "{text}");
+        let none = sandbox.oclcache(&["explain", "--last", "0"]).ok();
+        assert_eq!((&*none.stdout, &*none.stderr), ("", ""));
         // A hit is no matter for the journal.
         let before = journal(&sandbox);
         sandbox.kernel(Way::Cached, SOURCE, "-DN=64 -DK=1").ok();
