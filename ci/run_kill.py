@@ -17,7 +17,7 @@ MOST_STATS = 4
 def kill(folder, times, cache=None, folds=True):
     """Kills so many processes. Returns what was done and what was found. `folds`: counters of dead processes become one file, for
     which the file system must have locks."""
-    place = stores.Place(folder, KEYS, cache=cache, OCLCACHE_MAX_SIZE=str(LIMIT), STUB_BINARY_BYTES="12000")
+    place = stores.Place(folder, KEYS, cache=cache, OCLCACHE_MAX_SIZE=f"{LIMIT}B", STUB_BINARY_BYTES="12000")
     chance = random.Random()
     pool = {}
 

@@ -18,7 +18,7 @@ def limit(folder, seconds, cache=None, limit=LIMIT, compile_ms=20, allowed=0):
     Where compiling takes no time the whole store is replaced within a moment, and nothing in it is used all the time.
     `allowed`: how many programs of the hot set may go, where others slow down the one that uses them.
     """
-    place = stores.Place(folder, HOT, cache=cache, OCLCACHE_MAX_SIZE=str(limit), STUB_BINARY_BYTES=str(BINARY))
+    place = stores.Place(folder, HOT, cache=cache, OCLCACHE_MAX_SIZE=f"{limit}B", STUB_BINARY_BYTES=str(BINARY))
     place.finish(place.build())
     entry = max(place.entry_files().values(), default=0)
     hot = place.build("--seed", 1, "--seconds", int(seconds) + 1)
@@ -89,7 +89,7 @@ def touch(path, days):
 def free_space(folder, cache, size):
     """On a file system of this size in bytes: what must stay free stays free, and programs are stored nevertheless."""
     free = size // 2
-    place = stores.Place(folder, 10, cache=cache, OCLCACHE_MIN_FREE=str(free), OCLCACHE_MAX_SIZE="0", STUB_BINARY_BYTES=str(BINARY))
+    place = stores.Place(folder, 10, cache=cache, OCLCACHE_MIN_FREE=f"{free}B", OCLCACHE_MAX_SIZE="0", STUB_BINARY_BYTES=str(BINARY))
     least = [size]
     writers = [place.start("--first", 1_000_000 * (number + 1), "--keys", size // BINARY) for number in range(4)]
     while any(process.poll() is None for process in writers):

@@ -122,11 +122,11 @@ def main():
     row("explain --last 5", in_turn(both, 3, lambda store: [store.seconds("explain", "--last", "5")]), "s")
     row("gc without anything to do", in_turn(both, 3, lambda store: [store.seconds("gc", OCLCACHE_MAX_SIZE="0")]), "s")
     size = {store: store.place.allocated() for store in both}
-    row("a miss, stored at the limit, which evicts", in_turn(both, ROUNDS, lambda store: store.misses(OCLCACHE_MAX_SIZE=str(size[store]))))
+    row("a miss, stored at the limit, which evicts", in_turn(both, ROUNDS, lambda store: store.misses(OCLCACHE_MAX_SIZE=f"{size[store]}B")))
     for store in both:
         store.place.finish(store.place.build())
     row("a hit after that", in_turn(both, 5, Sized.hits))
-    row("gc that removes half", in_turn(both, 1, lambda store: [store.seconds("gc", OCLCACHE_MAX_SIZE=str(size[store] // 2))]), "s")
+    row("gc that removes half", in_turn(both, 1, lambda store: [store.seconds("gc", OCLCACHE_MAX_SIZE=f"{size[store] // 2}B")]), "s")
     row("clear", in_turn(both, 1, lambda store: [store.seconds("clear")]), "s")
     print(f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, load {machine['load_before']:.1f} at the start")
     print("Median (a tenth is below, a tenth above), both stores in turn, all that is read in the kernel's memory; a hit or miss is a whole")

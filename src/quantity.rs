@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Parses a size: a number with a unit as in ccache, `500M` (10^6) or `5Gi` (2^30), optionally followed by `B`. Without a unit it
-/// is in bytes.
+/// Parses a size: a number with a unit as in ccache, `500M` (10^6) or `5Gi` (2^30), optionally followed by `B`; `10B` is
+/// in bytes. A bare number is refused, except 0: some tools take it for bytes, others for GiB.
 pub fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let unit = unit.strip_suffix(['B', 'b']).unwrap_or(unit);
@@ -12,7 +12,7 @@ pub fn bytes(text: &str) -> Option<u64> {
         None => (unit, 1000.0),
     };
     let power = match letter.to_ascii_uppercase().as_str() {
-        "" if unit.is_empty() => 0,
+        "" if unit.is_empty() && (number == 0.0 || !has_no_unit(text)) => 0,
         "K" => 1,
         "M" => 2,
         "G" => 3,
@@ -20,6 +20,11 @@ pub fn bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     Some((number * factor.powi(power)) as u64)
+}
+
+/// Whether a text is a number alone.
+pub fn has_no_unit(text: &str) -> bool {
+    split(text).is_some_and(|(_, unit)| unit.is_empty())
 }
 
 /// Parses a time: a number followed by `s`, `m`, `h`, `d` or `w`; 0 needs no unit.
@@ -55,7 +60,8 @@ mod tests {
     fn sizes_are_read_as_people_write_them() {
         let cases = [
             ("0", Some(0)),
-            ("123", Some(123)),
+            ("123", None),
+            ("0.5", None),
             ("500M", Some(500_000_000)),
             ("5Gi", Some(5 << 30)),
             ("5 GiB", Some(5 << 30)),

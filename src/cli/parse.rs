@@ -8,8 +8,14 @@ use crate::quantity;
 ///
 /// # Errors
 /// The text is not a size.
-pub fn parse_size(text: &str) -> Result<u64, &'static str> {
-    quantity::bytes(text).ok_or("expected a size such as 500M or 5Gi")
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    quantity::bytes(text).ok_or_else(|| match quantity::has_no_unit(text) {
+        true => {
+            let number = text.trim();
+            format!("a size has a unit: write {number}G or {number}M, or {number}B for bytes")
+        }
+        false => "expected a size such as 500M or 5Gi".to_owned(),
+    })
 }
 
 /// A time, such as an age.

@@ -211,7 +211,7 @@ fn a_signal_ends_a_collection_and_leaves_no_files() {
     };
     let before = count();
     assert!(before > 4000);
-    let mut child = command(&sandbox, "gc --max-size 1");
+    let mut child = command(&sandbox, "gc --max-size 1B");
     let mut child = child.stderr(Stdio::null()).spawn().expect("run");
     while count() == before {
         assert_eq!(
@@ -227,7 +227,7 @@ fn a_signal_ends_a_collection_and_leaves_no_files() {
     assert!(0 < left && left < before, "{left} of {before}");
     let temporary = tree(&sandbox.path("cache/v1/tmp"));
     assert!(temporary.is_empty(), "{temporary:?}");
-    sandbox.oclcache(&["gc", "--max-size", "1"]).ok();
+    sandbox.oclcache(&["gc", "--max-size", "1B"]).ok();
     assert_eq!(sandbox.stat("entries"), 0);
 }
 

@@ -135,11 +135,20 @@ fn nonsense_is_refused_and_what_is_wanted_is_named() {
     let text = "max_size = \"1Gi\"\n";
     let file = file(&sandbox, text);
     for (key, value, wanted) in [
-        ("max_size", "lots", "expected a size such as 500M or 5Gi"),
+        (
+            "max_size",
+            "lots",
+            "expected a size with a unit, such as 500M or 5Gi",
+        ),
+        (
+            "max_size",
+            "10",
+            "expected a size with a unit, such as 500M or 5Gi",
+        ),
         (
             "min_free",
             "10%",
-            "expected auto or a size such as 500M or 5Gi",
+            "expected auto or a size with a unit, such as 500M or 5Gi",
         ),
         ("max_age", "7", "expected a time such as 12h or 30d, or 0"),
         ("verify", "101", "expected a whole number from 0 to 100"),

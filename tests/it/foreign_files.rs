@@ -106,7 +106,7 @@ fn files_of_the_user_stay_wherever_the_cache_would_have_its_own() {
             fs::write(&path, &content).expect("written");
         }
         // With a maximum that makes programs remove entries, and without.
-        for size in ["8192", "1G"] {
+        for size in ["8192B", "1G"] {
             sandbox.set("OCLCACHE_MAX_SIZE", size);
             use_all(&mut sandbox);
         }

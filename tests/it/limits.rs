@@ -29,7 +29,7 @@ const DAY: Duration = Duration::from_secs(86400);
 #[test]
 fn a_program_removes_what_was_not_used_for_longest_where_the_cache_is_full() {
     let mut sandbox = Sandbox::stub();
-    sandbox.set("OCLCACHE_MAX_SIZE", (4 * ENTRY).to_string());
+    sandbox.set("OCLCACHE_MAX_SIZE", format!("{}B", 4 * ENTRY));
     sandbox.set("OCLCACHE_MIN_FREE", "0");
     for number in 0..4 {
         assert!(build(&sandbox, number));
@@ -78,6 +78,28 @@ fn limits_that_are_none_are_told_and_the_defaults_hold() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
 }
 
+/// ccache takes a bare number for GiB, other tools take it for bytes, and `gc --max-size 10` with ten bytes removes everything.
+#[test]
+fn a_size_without_a_unit_is_refused_with_what_may_be_meant() {
+    let mut sandbox = Sandbox::stub();
+    build(&sandbox, 0);
+    let ran = sandbox.oclcache(&["gc", "--max-size", "10"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    for meant in ["10G", "10M", "10B"] {
+        assert!(ran.stderr.contains(meant), "{meant}: {}", ran.stderr);
+    }
+    sandbox.set("OCLCACHE_MAX_SIZE", "10");
+    sandbox.set("OCLCACHE_MIN_FREE", "10");
+    let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    for key in ["max_size", "min_free"] {
+        let said = format!("`{key}` is `10`, which is not");
+        assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    }
+    assert_eq!(sandbox.entries().len(), 2, "the defaults hold");
+    sandbox.oclcache(&["gc", "--max-size", "10B"]).ok();
+    assert_eq!(sandbox.entries().len(), 0);
+}
+
 #[test]
 fn gc_removes_what_is_cheap_to_build_again_before_what_is_dear() {
     let mut sandbox = Sandbox::stub();
@@ -90,7 +112,7 @@ fn gc_removes_what_is_cheap_to_build_again_before_what_is_dear() {
     for number in 4..8 {
         build(&sandbox, number);
     }
-    let size = (2 * ENTRY).to_string();
+    let size = format!("{}B", 2 * ENTRY);
     let ran = sandbox.oclcache(&["gc", "--max-size", &size]).ok();
     assert!(
         ran.stderr
@@ -118,7 +140,7 @@ fn gc_removes_entries_of_drivers_that_are_gone_or_others_now_first() {
     assert_eq!(sandbox.entries().len(), 3);
     fs::remove_file(gone).expect("removed");
     update(&updated);
-    let ran = sandbox.oclcache(&["gc", "--max-size", "4096"]).ok();
+    let ran = sandbox.oclcache(&["gc", "--max-size", "4096B"]).ok();
     assert!(ran.stderr.contains("removed 2 entries"), "{}", ran.stderr);
     assert!(!build(&sandbox, 2), "the one whose driver is there");
 }
@@ -278,7 +300,7 @@ sys.stdin.read()
 #[test]
 fn nobody_waits_for_a_process_that_removes_entries_and_never_ends() {
     let mut sandbox = Sandbox::stub();
-    sandbox.set("OCLCACHE_MAX_SIZE", (2 * ENTRY).to_string());
+    sandbox.set("OCLCACHE_MAX_SIZE", format!("{}B", 2 * ENTRY));
     sandbox.set("OCLCACHE_MIN_FREE", "0");
     build(&sandbox, 0);
     build(&sandbox, 1);

@@ -133,7 +133,7 @@ fn allocated(sandbox: &Sandbox, processes: &mut [Running]) -> (u64, u64) {
 #[test]
 fn processes_that_are_killed_at_any_moment_leave_whole_entries_and_nothing_that_stays() {
     const LIMIT: u64 = 300_000;
-    let limit = LIMIT.to_string();
+    let limit = format!("{LIMIT}B");
     let sandbox = stub(&[("OCLCACHE_MAX_SIZE", &limit), ("STUB_BINARY_BYTES", "9000")]);
     let mut chance = Chance(5);
     let user = |seed: u64| {
@@ -246,7 +246,7 @@ fn whatever_others_do_to_the_store_programs_compute_what_they_must_and_the_next_
 fn writers_exceed_the_limit_by_no_more_than_one_entry_each_and_what_is_used_stays() {
     const LIMIT: u64 = 3_000_000;
     const HOT: u32 = 5;
-    let limit = LIMIT.to_string();
+    let limit = format!("{LIMIT}B");
     let variables = [
         ("OCLCACHE_MAX_SIZE", limit.as_str()),
         ("STUB_BINARY_BYTES", "50000"),

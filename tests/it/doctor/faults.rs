@@ -335,8 +335,8 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "setting",
         state: WARNING,
-        says: "max_size = 5 (from OCLCACHE_MAX_SIZE): hardly any entry fits",
-        plant: |world| world.sandbox.set("OCLCACHE_MAX_SIZE", "5"),
+        says: "max_size = 5B (from OCLCACHE_MAX_SIZE): hardly any entry fits",
+        plant: |world| world.sandbox.set("OCLCACHE_MAX_SIZE", "5B"),
         by_hand: None,
     },
     Fault {
