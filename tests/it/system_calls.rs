@@ -114,8 +114,13 @@ fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
             _ => MOST_OF_LATER,
         };
         let mut least = [usize::MAX; 2];
-        // What has just been changed by other programs is searched again.
-        for _ in 0..3 {
+        let most = [MOST_OF_FIRST, most_of_later];
+        let is_within = |least: &[usize; 2]| least.iter().zip(most).all(|(one, most)| *one <= most);
+        // What has just been changed by other programs is searched again, and other tests change much.
+        for _ in 0..12 {
+            if is_within(&least) {
+                break;
+            }
             let hits = sandbox.stat("hits");
             let ours = builds(&sandbox, Way::Cached, &["--again", "2"]);
             assert_eq!((ours.len(), sandbox.stat("hits")), (3, hits + 3));
@@ -128,8 +133,9 @@ fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
                 *least = more.saturating_sub(watched.len()).min(*least);
             }
         }
-        let most = [MOST_OF_FIRST, most_of_later];
-        let is_within = least.iter().zip(most).all(|(least, most)| *least <= most);
-        assert!(is_within, "{driver:?}: {least:?} of at most {most:?}");
+        assert!(
+            is_within(&least),
+            "{driver:?}: {least:?} of at most {most:?}"
+        );
     }
 }
