@@ -302,8 +302,9 @@ pub fn file_of(library: &Path) -> Option<PathBuf> {
     if library.as_os_str().as_bytes().contains(&b'/') {
         return library.canonicalize().ok();
     }
-    let directories = linker_directories(&library_path_at_start(), &RealPaths::default());
-    let mut directories = directories.into_iter();
+    let real = RealPaths::default();
+    let directories = linker_directories(&library_path_at_start(), &real);
+    let mut directories = directories.into_iter().chain(real.without_libraries());
     directories.find_map(|directory| directory.join(library).canonicalize().ok())
 }
 

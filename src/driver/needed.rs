@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::{Elf, ElfNeeds};
-use super::real_paths::RealPaths;
+use super::real_paths::{RealPaths, may_be_of_library};
 use super::search_path::{add_new, directory, of_file, paths, with_subdirectories};
 
 /// The libraries that the dynamic linker would load.
@@ -131,6 +131,13 @@ impl<F: Fn(&Path) -> bool> Search<'_, F> {
             let of_name = OsStr::from_bytes(name);
             for directory in &own {
                 self.look(machine, directory.join(of_name));
+            }
+            if !may_be_of_library(name) {
+                for directory in self.real.without_libraries() {
+                    let place = directory.join(of_name);
+                    self.real.watch(&place);
+                    self.look(machine, place);
+                }
             }
             let one = (machine, name.clone());
             if !self.names.contains(&one) {

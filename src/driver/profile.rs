@@ -228,6 +228,7 @@ fn contains(text: &[u8], part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::real_paths;
 
     fn answers([name, vendor, suffix]: [&str; 3]) -> Recognition {
         Recognition {
@@ -248,6 +249,21 @@ mod tests {
             assert_eq!(of(&answers).family, profile.family);
         }
         assert_eq!(of(&answers(UNKNOWN.platform)).family, UNKNOWN.family);
+    }
+
+    /// A library of another name is not looked for in the working directory (`RealPaths::holds_no_library`).
+    #[test]
+    fn patterns_of_libraries_have_names_of_libraries() {
+        for profile in PROFILES {
+            for files in profile.files {
+                if let DriverFiles::Library(pattern) = files {
+                    assert!(
+                        real_paths::may_be_of_library(pattern.as_bytes()),
+                        "{pattern}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,13 +5,17 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::path_map::PathMap;
+use super::search_path;
 use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems, MountIdentity, Validity};
 
 /// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
@@ -24,6 +28,8 @@ pub struct RealPaths {
     directories: RefCell<HashMap<PathBuf, Option<FileId>>>,
     /// Watched paths that lead to directories. A directory has no other name, so its state tells the way to it.
     are_directories: RefCell<HashSet<PathBuf>>,
+    /// Whether no library is in these directories, whose paths are relative to the working directory.
+    without_libraries: RefCell<HashMap<PathBuf, bool>>,
     /// Something could not be looked at.
     is_incomplete: Cell<bool>,
     /// A directory could not be listed in which the driver may open files by name.
@@ -75,6 +81,8 @@ pub struct WatchedPaths {
     links: PathMap<PathBuf>,
     /// Directories in which real paths of files are.
     directories: PathMap<Option<FileId>>,
+    /// Paths, relative to the working directory, of directories in which no library is.
+    without_libraries: Vec<PathBuf>,
 }
 
 /// The mounts of the file systems on which an image brought the times of its files along, each by a path on it.
@@ -89,6 +97,7 @@ impl WatchedPaths {
             && (self.links.iter())
                 .all(|(path, target)| std::fs::read_link(path).is_ok_and(|now| now == *target))
             && (self.directories.iter()).all(|(path, known)| is_directory(path) == *known)
+            && (self.without_libraries.iter()).all(|path| holds_no_library(path))
     }
 
     /// All states.
@@ -136,6 +145,37 @@ enum Part {
     Nothing,
     Link(PathBuf),
     Other,
+}
+
+/// Whether a file of this name may be what the dynamic linker looks for, or a directory where it looks for more.
+pub fn may_be_of_library(name: &[u8]) -> bool {
+    memmem::find(name, b".so").is_some() || search_path::is_subdirectory(name)
+}
+
+/// Bytes of a directory's names: about a thousand names, which every process lists again.
+const MAX_LISTED: usize = 32 << 10;
+
+/// Whether a directory is not there, or has no name of a library. False if it is too large to be listed in each process, or cannot be.
+fn holds_no_library(directory: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = match rustix::fs::open(directory, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(error) => return matches!(error, Errno::NOENT | Errno::NOTDIR),
+    };
+    let mut buffer = [const { MaybeUninit::uninit() }; 4096];
+    let mut entries = RawDir::new(opened, &mut buffer);
+    let mut listed = 0;
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else {
+            return false;
+        };
+        let name = entry.file_name().to_bytes();
+        listed += name.len();
+        if listed > MAX_LISTED || may_be_of_library(name) {
+            return false;
+        }
+    }
+    true
 }
 
 /// As in the kernel (path_resolution(7)).
@@ -241,6 +281,31 @@ impl RealPaths {
         true
     }
 
+    /// Whether this directory holds no library for the dynamic linker to find. The path is relative to the working directory. If so,
+    /// this answer is noted and not the directory's state, which is another one in each working directory and changes with each file
+    /// that the program writes there.
+    ///
+    /// A library is recognised by its name ([`may_be_of_library`]). A library of another name can still be in such a directory, so a
+    /// search for one has to try all of [`RealPaths::without_libraries`].
+    pub fn holds_no_library(&self, directory: &Path) -> bool {
+        let mut known = self.without_libraries.borrow_mut();
+        match known.get(directory) {
+            Some(known) => *known,
+            None => {
+                let is_without = holds_no_library(directory);
+                known.insert(directory.to_owned(), is_without);
+                is_without
+            }
+        }
+    }
+
+    /// The paths of directories, relative to the working directory, in which no library was found.
+    pub fn without_libraries(&self) -> Vec<PathBuf> {
+        let known = self.without_libraries.borrow();
+        let without = known.iter().filter(|(_, is_without)| **is_without);
+        without.map(|(path, _)| path.clone()).collect()
+    }
+
     /// Everything that was noted.
     pub fn into_watched(self) -> WatchedPaths {
         let states: PathMap<_> = self.watched.into_inner().into_iter().collect();
@@ -254,6 +319,12 @@ impl RealPaths {
         WatchedPaths {
             links: links.collect(),
             directories: directories.filter(|one| !is_told(&one.0)).collect(),
+            without_libraries: self
+                .without_libraries
+                .into_inner()
+                .into_iter()
+                .filter_map(|(path, is_without)| is_without.then_some(path))
+                .collect(),
             states,
         }
     }

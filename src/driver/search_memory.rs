@@ -21,7 +21,7 @@ use crate::framing;
 use crate::key::ingredients::VERSION;
 use crate::proc_file;
 
-const MAGIC: &[u8] = b"oclcsrch6";
+const MAGIC: &[u8] = b"oclcsrch7";
 /// A driver has some dozens of files.
 const MAX_BYTES: u64 = 4 << 20;
 

@@ -160,6 +160,10 @@ pub fn linker_directories(first: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
 pub fn with_subdirectories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for path in paths {
+        // The working directory, where RUNPATH of Intel's CPU runtime has empty parts, and often LD_LIBRARY_PATH.
+        if !path.is_absolute() && real.holds_no_library(path) {
+            continue;
+        }
         let Some(directory) = real.of(path).filter(|one| !found.contains(one)) else {
             continue;
         };
@@ -176,6 +180,12 @@ pub fn with_subdirectories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> 
         add_new(&mut found, vec![directory]);
     }
     found
+}
+
+/// Whether the dynamic linker may look for libraries in a subdirectory of this name.
+pub fn is_subdirectory(name: &[u8]) -> bool {
+    name == NEW_SUBDIRECTORIES.as_bytes()
+        || OLD_SUBDIRECTORIES.iter().any(|one| one.as_bytes() == name)
 }
 
 fn add_old_subdirectories(directory: &Path, real: &RealPaths, found: &mut Vec<PathBuf>) {

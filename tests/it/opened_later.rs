@@ -2,7 +2,7 @@
 
 use crate::copies::change_last_byte;
 use crate::functions::program;
-use crate::support::{Ran, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
 
@@ -88,6 +88,67 @@ fn the_first_value_of_the_search_path_for_libraries_counts() {
         ran.source_builds()
     };
     assert_eq!([(); 2].map(|()| times()), [1, 0]);
+}
+
+/// Runs through the cache in this directory of the sandbox, where the program before has left a file. Returns how often it compiled.
+fn times_in(sandbox: &Sandbox, place: &str) -> usize {
+    let place = sandbox.path(place);
+    std::fs::create_dir_all(&place).expect("made");
+    let left = std::fs::read_dir(&place).expect("listed").count();
+    std::fs::write(place.join(format!("output {left}")), "").expect("written");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let mut command = sandbox.command(Way::Cached, example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    sandbox.run(command.current_dir(place)).ok().source_builds()
+}
+
+/// An empty part of the search path is the working directory.
+#[test]
+fn a_library_in_the_working_directory_is_in_the_key() {
+    let mut sandbox = sandbox("text");
+    sandbox.set("LD_LIBRARY_PATH", "/nonexistent:");
+    for place in ["one", "other"] {
+        std::fs::create_dir(sandbox.path(place)).expect("made");
+        let library = sandbox.path(place).join("libhelper.so");
+        copy_program(example("libhelper.so"), &library);
+    }
+    change_last_byte(&sandbox.path("other/libhelper.so"));
+    for place in ["one", "other"] {
+        let times = [(); 2].map(|()| times_in(&sandbox, place));
+        assert_eq!(times, [1, 0], "{place}");
+    }
+    assert_eq!(times_in(&sandbox, "one"), 0);
+}
+
+/// RUNPATH of Intel's CPU runtime has empty parts. Programs write into the working directory, and run in many.
+#[test]
+fn a_hit_in_another_working_directory_keeps_nothing() {
+    let Some(sandbox) = Sandbox::new(Driver::Intel) else {
+        return;
+    };
+    assert_eq!(times_in(&sandbox, "one"), 1);
+    let kept = || {
+        let files = std::fs::read_dir(sandbox.path("cache/v1/names")).expect("listed");
+        let files = files.map(|file| file.expect("a file"));
+        let files = files.map(|file| {
+            (
+                file.file_name(),
+                file.metadata().expect("a state").modified().ok(),
+            )
+        });
+        files.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    // What has just been changed by other programs is searched again.
+    let keeps_nothing = (0..8).any(|_| {
+        let before = kept();
+        for place in ["one", "two", "one", "two"] {
+            assert_eq!(times_in(&sandbox, place), 0, "{place}");
+        }
+        kept() == before
+    });
+    assert!(keeps_nothing, "{:?}", kept());
 }
 
 /// Both are in the key in either case.
