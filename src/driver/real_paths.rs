@@ -9,7 +9,6 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use memchr::memmem;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -147,9 +146,14 @@ enum Part {
     Other,
 }
 
-/// Whether a file of this name may be what the dynamic linker looks for, or a directory where it looks for more.
+/// Whether a file of this name may be what the dynamic linker looks for, or a directory where it looks for more. In any case of its
+/// letters, since there are file systems that ignore it; some have letters outside ASCII that stand for those of `.so`.
 pub fn may_be_of_library(name: &[u8]) -> bool {
-    memmem::find(name, b".so").is_some() || search_path::is_subdirectory(name)
+    !name.is_ascii()
+        || name
+            .windows(3)
+            .any(|part| part.eq_ignore_ascii_case(b".so"))
+        || search_path::is_subdirectory(name)
 }
 
 /// Bytes of a directory's names: about a thousand names, which every process lists again.
@@ -411,6 +415,23 @@ impl RealPaths {
 mod tests {
     use super::*;
     use crate::regular_file::tests::without_rights;
+
+    #[test]
+    fn names_of_libraries_are_told_in_any_case() {
+        for name in [
+            "liba.so",
+            "LIBA.SO",
+            "liba.So.1",
+            "libé",
+            "TLS",
+            "glibc-HWCAPS",
+        ] {
+            assert!(may_be_of_library(name.as_bytes()), "{name}");
+        }
+        for name in ["so", "a.s", "a.o", "notes.txt", ".s.o"] {
+            assert!(!may_be_of_library(name.as_bytes()), "{name}");
+        }
+    }
 
     #[test]
     fn real_paths_are_those_of_the_system() {

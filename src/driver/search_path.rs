@@ -184,8 +184,11 @@ pub fn with_subdirectories(paths: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> 
 
 /// Whether the dynamic linker may look for libraries in a subdirectory of this name.
 pub fn is_subdirectory(name: &[u8]) -> bool {
-    name == NEW_SUBDIRECTORIES.as_bytes()
-        || OLD_SUBDIRECTORIES.iter().any(|one| one.as_bytes() == name)
+    let mut all = OLD_SUBDIRECTORIES
+        .iter()
+        .copied()
+        .chain([NEW_SUBDIRECTORIES]);
+    all.any(|one| name.eq_ignore_ascii_case(one.as_bytes()))
 }
 
 fn add_old_subdirectories(directory: &Path, real: &RealPaths, found: &mut Vec<PathBuf>) {
