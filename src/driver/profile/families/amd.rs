@@ -1,4 +1,6 @@
 //! AMD's driver: ROCm's clr and COMGR.
+//!
+//! Sources: ROCm/clr f9f995c, `projects/clr` of ROCm/rocm-systems 01d42af and 0e5ba3e, `amd/comgr` of ROCm/llvm-project 032e177.
 
 use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
 use crate::driver::profile::variables::{Environment};
@@ -26,11 +28,16 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,
-    // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries.
+    // COMGR is opened by name in newer versions (comgrctx.cpp); older ones read the device libraries. isa_loader.cpp: a table of
+    // processors that may stand beside the library or below /opt/rocm takes the place of the one that is compiled in. hotswap.hpp: a
+    // tool that translates code for another processor.
     files: &[
         DriverFiles::Library("libamd_comgr*.so*"),
         DriverFiles::Library("libhsail-rt*.so*"),
+        DriverFiles::Library("libhsa-hotswap.so*"),
         DriverFiles::Beside("../amdgcn/bitcode", "*.bc"),
+        DriverFiles::Beside("../share/rocclr", "*.json"),
+        DriverFiles::At("/opt/rocm/share/rocclr", "*.json"),
     ],
     tools: &[],
     configuration: &[],
@@ -39,10 +46,11 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     il_files: &[],
     ignores_local_memory: &[],
     processor: ProcessorFacts::Stepping, // unverified that it does not matter
-    looks_at_executable: true, // program.cpp: ParseAllOptions appends options per application
+    // program.cpp: ParseAllOptions appends options per application. devprogram.cpp: other options for three programs by name.
+    looks_at_executable: true,
 };
 
-/// AMD: rocclr/utils/flags.hpp, program.cpp and rocsettings.cpp of clr, comgr-env.cpp of COMGR.
+/// AMD: rocclr/utils/flags.hpp, program.cpp, rocsettings.cpp, isa_loader.cpp and hotswap.hpp of clr, comgr-env.cpp of COMGR.
 static ENVIRONMENT: Environment = Environment {
     code: &[
         "AMD_OCL_BUILD_OPTIONS", // instead of the application's
@@ -66,6 +74,9 @@ static ENVIRONMENT: Environment = Environment {
         "LLVM_PATH",
         "HIP_PATH",
         "HSA_COMPILER_LIBRARY",
+        "HSA_TOOLS_LIB",
+        "ROCCLR_ISA_CONFIG_FILE",
+        "ROCM_PATH",
         // COMGR calls clang's driver, which reads them.
         "CPATH",
         "C_INCLUDE_PATH",
@@ -77,7 +88,7 @@ static ENVIRONMENT: Environment = Environment {
         "AMD_COMGR_CACHE*",
         "AMD_COMGR_SAVE_TEMPS",
         "AMD_COMGR_REDIRECT_LOGS",
-        "AMD_COMGR_TIME_STATISTICS",
+        "AMD_COMGR_TIME_STATISTICS*",
         "GPU_DUMP_CODE_OBJECT",
         "GPU_DEVICE_ORDINAL",
         "ROCR_VISIBLE_DEVICES",
@@ -97,6 +108,7 @@ static ENVIRONMENT: Environment = Environment {
         "AMD_OCL_SC_LIB",
         "AMD_OCL_SUBST_OBJFILE",
         "HSA_COMPILER_LIBRARY",
+        "ROCCLR_ISA_CONFIG_FILE",
     ],
     camel_case: None,
 };

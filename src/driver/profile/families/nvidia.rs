@@ -43,9 +43,20 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     looks_at_executable: false,
 };
 
-/// NVIDIA: no variable is documented to change the PTX; those of the JIT cost nothing in the key.
+/// NVIDIA: CUDA Programming Guide 13.4, 5.2.1 "Device Enumeration" and 5.2.2 "JIT Compilation". No variable is documented to change
+/// the PTX; those that choose between it and machine code cost nothing in the key.
 static ENVIRONMENT: Environment = Environment {
-    code: &["CUDA_FORCE_PTX_JIT", "CUDA_DISABLE_PTX_JIT"],
-    neutral: &["CUDA_CACHE_*", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"],
+    code: &[
+        "CUDA_FORCE_JIT",
+        "CUDA_FORCE_PTX_JIT",
+        "CUDA_DISABLE_JIT",
+        "CUDA_DISABLE_PTX_JIT",
+    ],
+    neutral: &[
+        "CUDA_CACHE_*",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_FORCE_PRELOAD_LIBRARIES", // when the libraries of the JIT are opened
+    ],
     ..NONE
 };
