@@ -1,5 +1,8 @@
 """What oclcache is to reach, and whether the figures of one run of ci/bench show it."""
 
+import bench_busy
+import bench_repeated
+import bench_texts
 import figures
 from bench_tables import missed, of
 
@@ -116,6 +119,25 @@ def levels(rows):
         yield ratio_at_most(name, row["ours whole"], row["bare whole"], LARGER)
 
 
+def busy(rows):
+    for row in rows:
+        times = bench_busy.percentile(row["busy"], bench_busy.PERCENT) / figures.median(row["idle"])
+        yield at_most(f"{row['driver']}: {bench_busy.PERCENT} % of first hits beside a busy disk / idle", times, 1.5, figures.times)
+
+
+def repeated(rows):
+    for driver in dict.fromkeys(row["driver"] for row in rows):
+        of_driver = [row for row in rows if row["driver"] == driver]
+        slower = sum(map(bench_repeated.is_slower, of_driver))
+        yield at_most(f"{driver}: slower ones of {len(of_driver)} runs in a row", slower, 0, str)
+
+
+def texts(rows):
+    for row in rows:
+        for way in "miss", "hit":
+            yield ratio_at_most(f"{row['driver']}, {row['text']}: {way} / bare", row[way], row["bare"], bench_texts.LARGER)
+
+
 def table(found):
     """Every target that the parts which were measured have figures for."""
     programs = [*found.get("small", ()), *found.get("real", ())]
@@ -124,4 +146,5 @@ def table(found):
     if "library" in found:
         lines += library(found["library"], programs)
     lines += levels(found.get("levels", ()))
+    lines += [*busy(found.get("busy", ())), *repeated(found.get("repeated", ())), *texts(found.get("texts", ()))]
     return figures.markdown(["target", "wanted", "found", ""], lines)

@@ -1,6 +1,6 @@
 """ci/bench: measures its parts, prints their tables and the targets, and writes every figure into target/bench/bench.json.
 
-    run_bench.py RUNS [PART...]   all parts, or these
+    run_bench.py RUNS [PART...]   the parts of a usual run, or these
 """
 
 import json
@@ -8,11 +8,14 @@ import sys
 import time
 
 import bench_builds
+import bench_busy
 import bench_levels
 import bench_library
 import bench_processes
+import bench_repeated
 import bench_tables
 import bench_targets
+import bench_texts
 import figures
 import measure
 
@@ -25,7 +28,12 @@ PARTS = {
     "processes": lambda runs: list(bench_processes.rows(min(runs, 3))),
     "library": bench_library.figures_of,
     "levels": lambda runs: list(bench_levels.rows(runs)),
+    "busy": lambda runs: list(bench_busy.rows(runs)),
+    "repeated": lambda runs: list(bench_repeated.rows(runs)),
+    "texts": lambda runs: list(bench_texts.rows(runs)),
 }
+# The others take long and are named.
+USUAL = ("small", "real", "spied", "processes", "library", "levels")
 NOTE = """\
 Medians (least to most) of new processes, all ways in turn: {runs} runs of each, {often} of programs of 1 and 10 kernels, {few} of
 real ones. PoCL's cache and a home stand in memory, new and empty for each run unless it says otherwise. without: the driver
@@ -64,6 +72,9 @@ def print_all(found, runs):
         "Processes that start cold at once, of 10 kernels:": bench_tables.at_once(found.get("processes", ())),
         "Calls, loading and memory:": bench_tables.library(library, programs) if library else "",
         "Several caches at once, all without programs at first:": bench_tables.levels(found.get("levels", ())),
+        "First hits of 10 kernels beside a busy disk:": bench_busy.table(found.get("busy", ())),
+        "Five runs in a row:": bench_repeated.table(found.get("repeated", ())),
+        "Sources of megabytes, whole processes:": bench_texts.table(found.get("texts", ())),
         "Targets:": bench_targets.table(found),
     }
     for title, text in sections.items():
@@ -71,7 +82,7 @@ def print_all(found, runs):
 
 
 def main():
-    runs, parts = int(sys.argv[1]), sys.argv[2:] or list(PARTS)
+    runs, parts = int(sys.argv[1]), sys.argv[2:] or list(USUAL)
     where, start = measure.machine(), time.monotonic()
     if not bench_builds.drivers():
         measure.stop("no driver to measure")
