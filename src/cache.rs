@@ -132,11 +132,19 @@ pub fn announce() {
     }
 }
 
+/// Whether an administrator had switched the cache off at the last build. Nothing is written from then on.
+pub fn is_switched_off() -> bool {
+    CACHE.get().is_some_and(|cache| cache.switch.was_off())
+}
+
 /// Writes what hits have left to be written, at the end of the process. Calls no driver.
 pub fn at_end() {
     let Some(cache) = CACHE.get() else {
         return;
     };
+    if cache.switch.was_off() {
+        return;
+    }
     if let Some(recorder) = cache.opened.recorder() {
         recorder.at_end();
     }
@@ -296,9 +304,10 @@ impl Cache {
         self.opened.store()
     }
 
-    /// The user's store, unless the cache is read-only.
+    /// The user's store, unless the cache is read-only or switched off.
     fn written_store(&self) -> Option<&Store> {
-        self.store().filter(|_| !self.config.readonly())
+        let may_write = !self.config.readonly() && !self.switch.was_off();
+        self.store().filter(|_| may_write)
     }
 
     /// Opens the cache directory again if someone removed it.

@@ -36,7 +36,7 @@ impl Cache {
         let Some(store) = self.written_store() else {
             return;
         };
-        if bake::is_baker() || self.switch.was_off() {
+        if bake::is_baker() {
             return;
         }
         let private = !self.config.store_source();

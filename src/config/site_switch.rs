@@ -27,18 +27,32 @@ impl SiteSwitch {
 
     /// Whether the cache is switched off now.
     pub fn look(&self) -> bool {
+        self.look_at(present, || Config::read().disable())
+    }
+
+    /// The lock is held until the answer is there: of two threads that see two changes, the one that reads the settings last decides, and
+    /// no thread goes by the answer of before.
+    fn look_at(
+        &self,
+        present: impl Fn() -> Option<FileFingerprint>,
+        is_disabled: impl Fn() -> bool,
+    ) -> bool {
         let now = present();
         let mut read = self.read.lock();
-        if *read != now {
-            *read = now;
-            drop(read);
-            let is_off = Config::read().disable();
-            if self.is_off.swap(is_off, Ordering::Relaxed) != is_off {
-                let what = if is_off { "off" } else { "on" };
-                tracing::warn!("the system's configuration file has switched the cache {what}");
-            }
+        if *read == now {
+            return self.was_off();
         }
-        self.was_off()
+        // Looked at again, since another thread may have read a newer file meanwhile.
+        let now = present();
+        let is_off = is_disabled();
+        *read = now;
+        let changed = self.is_off.swap(is_off, Ordering::Relaxed) != is_off;
+        drop(read);
+        if changed {
+            let what = if is_off { "off" } else { "on" };
+            tracing::warn!("the system's configuration file has switched the cache {what}");
+        }
+        is_off
     }
 
     /// Whether it was switched off at the last look.
@@ -49,4 +63,61 @@ impl SiteSwitch {
 
 fn present() -> Option<FileFingerprint> {
     FileFingerprint::at(&of_system()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Barrier;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The administrator switches off and on at once. One thread has read the first change and is slow, another sees the second.
+    #[test]
+    fn a_slow_thread_does_not_undo_what_a_later_one_has_read() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("config.toml");
+        let present = || FileFingerprint::at(&file);
+        let switch = SiteSwitch::default();
+        fs::write(&file, "disable = true").expect("written");
+        let has_read = Barrier::new(2);
+        thread::scope(|scope| {
+            let slow = scope.spawn(|| {
+                switch.look_at(present, || {
+                    has_read.wait();
+                    thread::sleep(Duration::from_millis(20));
+                    true
+                })
+            });
+            has_read.wait();
+            fs::remove_file(&file).expect("removed");
+            assert!(!switch.look_at(present, || false));
+            slow.join().expect("no panic");
+        });
+        assert!(
+            !switch.look_at(present, || false),
+            "it was switched on last"
+        );
+    }
+
+    #[test]
+    fn no_thread_goes_by_the_answer_of_before_while_another_reads() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let present = || FileFingerprint::at(directory.path());
+        let switch = SiteSwitch::default();
+        let reads = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                switch.look_at(present, || {
+                    reads.wait();
+                    thread::sleep(Duration::from_millis(20));
+                    true
+                })
+            });
+            reads.wait();
+            assert!(switch.look_at(present, || true), "the file says so");
+        });
+    }
 }

@@ -16,7 +16,9 @@ extern "C" fn at_end() {
     let _work = OwnWork::begin();
     // A panic must not leave a destructor.
     let _ = std::panic::catch_unwind(cache::at_end);
-    if let Some(start) = autobake::at_end() {
+    if let Some(start) = autobake::at_end()
+        && !cache::is_switched_off()
+    {
         start.now();
     }
 }

@@ -371,36 +371,53 @@ fn a_directory_that_others_may_write_or_own_is_refused() {
     is_off(&sandbox, "cannot open", &|_| {});
 }
 
-/// In a mount namespace, with an /etc of its own. The program builds three times, and the administrator comes before the second time
-/// and before the third.
-#[test]
-fn a_running_program_obeys_the_administrators_switch_at_its_next_build() {
-    let mut sandbox = Sandbox::stub();
-    sandbox.set("OCLCACHE_LOG", "info");
+/// Runs a section of the client's in a mount namespace with an /etc of its own, while the script has the administrator come: `turns N`
+/// waits until the program has said N lines, and `echo >&3` has it go on. `after` runs when it has ended. None: there are no such
+/// namespaces here.
+fn beside_an_administrator(
+    sandbox: &Sandbox,
+    section: &str,
+    script: &str,
+    after: &str,
+) -> Option<Ran> {
     let kernel = sandbox.write("kernel.cl", SOURCE);
     let etc = sandbox.path("etc");
     fs::create_dir(&etc).expect("made");
-    let script = "set -e; mount -t tmpfs -o mode=755 none \"$1\"; cp -a /etc/. \"$1\"; \
-        rm -rf \"$1/oclcache\"; mount --bind \"$1\" /etc; mkfifo \"$1/in\"; \
-        \"$3\" waiting turns \"$4\" < \"$1/in\" > \"$1/out\" & exec 3> \"$1/in\"; \
-        turns() { until [ \"$(wc -l < \"$1/out\")\" = \"$2\" ]; do sleep 0.02; kill -0 $!; done; }; \
-        turns \"$1\" 1; \"$2\" config set --system disable yes; echo >&3; \
-        turns \"$1\" 2; \"$2\" config unset --system disable; echo >&3; \
-        turns \"$1\" 3; exec 3>&-; wait $!; cat \"$1/out\"";
     let mut can = Command::new("unshare");
     can.args(["-m", "--", "mount", "-t", "tmpfs", "none"])
         .arg(&etc);
     if !can.output().is_ok_and(|output| output.status.success()) {
-        return skipped("the administrator's switch (no mount namespace)");
+        skipped("the administrator's switch (no mount namespace)");
+        return None;
     }
+    let start = "set -e; etc=$1 oclcache=$2; mount -t tmpfs -o mode=755 none \"$etc\"; \
+        cp -a /etc/. \"$etc\"; rm -rf \"$etc/oclcache\"; mount --bind \"$etc\" /etc; mkfifo \"$etc/in\"; \
+        \"$3\" waiting \"$4\" \"$5\" < \"$etc/in\" > \"$etc/out\" & exec 3> \"$etc/in\"; \
+        turns() { until [ \"$(wc -l < \"$etc/out\")\" = \"$1\" ]; do sleep 0.02; kill -0 $!; done; };";
+    let end = "exec 3>&-; wait $!; cat \"$etc/out\";";
     let mut command = sandbox.command(Way::Cached, "unshare");
-    command.args(["-m", "--", "sh", "-c", script, "sh"]);
     command
+        .args(["-m", "--", "sh", "-c"])
+        .arg([start, script, end, after].concat())
+        .arg("sh")
         .arg(&etc)
         .arg(env!("CARGO_BIN_EXE_oclcache"))
         .arg(example("client"))
+        .arg(section)
         .arg(&kernel);
-    let ran = sandbox.run(&mut command).ok();
+    Some(sandbox.run(&mut command).ok())
+}
+
+/// The program builds three times, and the administrator comes before the second time and before the third.
+#[test]
+fn a_running_program_obeys_the_administrators_switch_at_its_next_build() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "info");
+    let script = "turns 1; \"$oclcache\" config set --system disable yes; echo >&3; \
+        turns 2; \"$oclcache\" config unset --system disable; echo >&3; turns 3;";
+    let Some(ran) = beside_an_administrator(&sandbox, "turns", script, "") else {
+        return;
+    };
     assert_eq!(ran.stdout, "build: code 0\n".repeat(3), "{}", ran.stderr);
     let outcomes: Vec<&str> = ["outcome=\"miss\"", "switched_off", "outcome=\"hit\""]
         .into_iter()
@@ -409,4 +426,22 @@ fn a_running_program_obeys_the_administrators_switch_at_its_next_build() {
     assert_eq!(outcomes.len(), 3, "{}", ran.stderr);
     let counts = ["hits", "misses", "bypassed"].map(|count| sandbox.stat(count));
     assert_eq!(counts, [1, 1, 0], "{}", ran.stderr);
+}
+
+/// A kernel of the stub driver's is asked for its facts when the program creates it, and they are added to the entry.
+#[test]
+fn what_is_switched_off_writes_nothing_also_for_what_was_built_before() {
+    let sandbox = Sandbox::stub();
+    let cache = sandbox.path("cache").display().to_string();
+    let files = format!("find '{cache}' -type f -exec md5sum {{}} + | sort");
+    let script = format!(
+        "turns 1; {files} > \"$etc/before\"; \"$oclcache\" config set --system disable yes; echo >&3; turns 3;"
+    );
+    let after = format!("{files} | diff \"$etc/before\" - || true");
+    let Some(ran) = beside_an_administrator(&sandbox, "kernel-later", &script, &after) else {
+        return;
+    };
+    let said = "build: code 0\nbuild: code 0\nkernel: code 0\n";
+    assert_eq!(ran.stdout, said, "{}", ran.stderr);
+    assert_eq!(sandbox.entries().len(), 1, "the first build was stored");
 }

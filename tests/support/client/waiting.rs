@@ -33,6 +33,15 @@ fn turns(session: &Session, source: &str) {
     }
 }
 
+/// A build and, when told, another one. Then the first program creates a kernel.
+fn kernel_later(session: &Session, source: &str) {
+    let (program, _) = cl::program(session.context, source);
+    println!("build: code {}", cl::build(program, Some("")));
+    told();
+    println!("build: code {}", built(session, source));
+    println!("kernel: code {}", cl::kernel(program, "f").1);
+}
+
 /// A build and, when told, a child that does nothing until the test ends.
 fn child(session: &Session, source: &str) {
     thread::scope(|scope| {
@@ -122,6 +131,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let sources: Vec<String> = files.iter().map(read).collect::<Result<_, _>>()?;
     match (how.as_str(), sources.as_slice()) {
         ("turns", [source]) => turns(session, source),
+        ("kernel-later", [source]) => kernel_later(session, source),
         ("child", [source]) => child(session, source),
         ("canceled", [source]) => canceled(session, source),
         ("fork", [source]) => fork(session, source),
