@@ -1,10 +1,15 @@
 //! The processor. Code for a CPU device is made for its model and instruction set, and different hosts may share a home directory.
-//! The first processor represents all.
+//!
+//! The first processor represents all, but on ARM: systems have cores of several kinds, and LLVM goes by the last one, newer versions
+//! by all (`getHostCPUNameForARM` in Host.cpp, LLVM 3.9 to 21). So a key has all kinds.
+
+use std::fmt::Write;
 
 use memchr::memmem;
 
 use super::profile::ProcessorFacts;
 use crate::key::ingredients::{Ingredient, Kind};
+use crate::proc_file;
 
 /// The processor's part of a key.
 ///
@@ -19,20 +24,69 @@ pub fn ingredients(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
     if instructions.is_none() {
         wanted.extend(["flags", "Features"]);
     }
-    let mut ingredients = description(&wanted)?;
+    let of_cores = match cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
+        true => cores(&proc_file::read(DESCRIPTION).ok()?, facts),
+        false => None,
+    };
+    let mut ingredients = match of_cores {
+        Some(cores) => cores,
+        None => description(&wanted)?,
+    };
     let name = "instruction set";
     ingredients.extend(instructions.map(|set| Ingredient::new(Kind::Processor, name, set)));
     Some(ingredients)
 }
 
-const MODEL: &[&str] = &[
-    "vendor_id",
-    "cpu family",
-    "model",
-    "model name",
-    "CPU implementer",
-    "CPU part",
-];
+const DESCRIPTION: &str = "/proc/cpuinfo";
+
+const MODEL: &[&str] = &["vendor_id", "cpu family", "model", "model name"];
+
+/// What identifies the kind of a core of ARM's, as the kernel writes it.
+const CORE: [&str; 4] = ["CPU implementer", "CPU variant", "CPU part", "CPU revision"];
+
+/// The kinds of cores, each once and in the order in which the system lists them, and that of the last core. What changes nothing but
+/// the time that code takes (the revision) counts only for drivers that may go by the stepping. None: it describes no such cores.
+fn cores(description: &[u8], facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
+    let text = String::from_utf8_lossy(description);
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    let lines = lines.map(|(name, value)| (name.trim(), value.trim()));
+    let (mut kinds, mut now, mut hardware): (Vec<String>, [&str; CORE.len()], _) =
+        (Vec::new(), [""; CORE.len()], None);
+    let mut last = String::new();
+    let fields = match facts {
+        ProcessorFacts::Stepping => CORE.len(),
+        _ => CORE.len() - 1,
+    };
+    for (name, value) in lines {
+        if name == "Hardware" {
+            hardware = Some(value); // Host.cpp: two chips are told by it
+        }
+        let Some(field) = CORE.iter().position(|one| *one == name) else {
+            continue;
+        };
+        now[field] = value;
+        // The kernel writes it last (c_show in arch/arm64/kernel/cpuinfo.c).
+        if field + 1 == CORE.len() {
+            last = now[..fields].join(":");
+            if !kinds.contains(&last) {
+                kinds.push(last.clone());
+            }
+        }
+    }
+    if kinds.is_empty() {
+        return None;
+    }
+    let mut value = kinds.join(" ");
+    let _ = write!(value, ", {last}");
+    let of_processor = |name: &str, value: &str| Ingredient::new(Kind::Processor, name, value);
+    let hardware = hardware.map(|value| of_processor("Hardware", value));
+    Some(
+        [of_processor("cores", &value)]
+            .into_iter()
+            .chain(hardware)
+            .collect(),
+    )
+}
 
 /// Lines of the system's description of the first processor.
 fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
@@ -41,7 +95,7 @@ fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
     // gives whole lines, a page of them at a time.
     const MOST: usize = 16 << 10;
     let mut text = vec![0; MOST];
-    let mut file = std::fs::File::open("/proc/cpuinfo").ok()?;
+    let mut file = std::fs::File::open(DESCRIPTION).ok()?;
     let mut length = 0;
     while length < MOST && memmem::find(&text[..length], b"\n\n").is_none() {
         match file.read(&mut text[length..]).ok()? {
@@ -69,10 +123,21 @@ fn instructions() -> Option<Vec<u8>> {
     Some(x86::of(&x86::Registers::read()))
 }
 
+/// What the kernel says programs may use: AT_HWCAP and AT_HWCAP2, and those that newer kernels have if they say anything.
 #[cfg(target_arch = "aarch64")]
+#[allow(unsafe_code)] // asks for numbers that rustix does not know
 fn instructions() -> Option<Vec<u8>> {
+    /// linux/auxvec.h
+    const NEWER: [libc::c_ulong; 2] = [29, 30]; // AT_HWCAP3, AT_HWCAP4
     let (first, second) = rustix::param::linux_hwcap();
-    Some(format!("{first:x} {second:x}").into_bytes())
+    let mut words = vec![first as u64, second as u64];
+    // SAFETY: it takes any number, and answers 0 to those that the kernel did not give.
+    let newer = NEWER.map(|number| unsafe { libc::getauxval(number) });
+    if newer != [0, 0] {
+        words.extend(newer);
+    }
+    let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
+    Some(words.join(" ").into_bytes())
 }
 
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
@@ -216,6 +281,101 @@ mod x86 {
             saved as u32,
         ];
         words.map(|word| format!("{word:x}")).join(" ").into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests_of_arm {
+    use super::*;
+
+    /// How the kernel describes cores of these kinds: variant, part and revision.
+    fn described(cores: &[(&str, &str, &str)], end: &str) -> String {
+        let mut text = String::new();
+        for (number, (variant, part, revision)) in cores.iter().enumerate() {
+            let _ = write!(
+                text,
+                "processor\t: {number}\nBogoMIPS\t: 38.40\nFeatures\t: fp asimd evtstrm aes\nCPU implementer\t: 0x41\n\
+                 CPU architecture: 8\nCPU variant\t: {variant}\nCPU part\t: {part}\nCPU revision\t: {revision}\n\n"
+            );
+        }
+        text + end
+    }
+
+    fn of(cores: &[(&str, &str, &str)]) -> Vec<Ingredient> {
+        let text = described(cores, "");
+        super::cores(text.as_bytes(), ProcessorFacts::Model).expect("cores")
+    }
+
+    const LITTLE: (&str, &str, &str) = ("0x2", "0xd05", "0");
+    const BIG: (&str, &str, &str) = ("0x1", "0xd0b", "0");
+    const BIGGER: (&str, &str, &str) = ("0x1", "0xd41", "0");
+
+    #[test]
+    fn all_kinds_of_cores_count_and_which_is_last() {
+        let both = of(&[LITTLE, LITTLE, BIG, BIG]);
+        assert_eq!(both, of(&[LITTLE, BIG, BIG, BIG]), "their number does not");
+        for other in [
+            &[LITTLE, LITTLE, BIGGER, BIGGER][..],
+            &[LITTLE],
+            &[BIG, LITTLE],
+            &[LITTLE, BIG, LITTLE],
+            &[LITTLE, BIG, BIGGER],
+            &[LITTLE, ("0x2", "0xd0b", "0")],
+        ] {
+            assert_ne!(both, of(other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_revision_counts_for_drivers_that_may_go_by_it() {
+        let [one, other] = ["0", "1"].map(|revision| described(&[("0x1", "0xd0b", revision)], ""));
+        for (facts, is_same) in [
+            (ProcessorFacts::Model, true),
+            (ProcessorFacts::Stepping, false),
+        ] {
+            let [one, other] = [&one, &other].map(|text| cores(text.as_bytes(), facts));
+            assert_eq!(one == other, is_same, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn chips_are_told_where_the_kernel_names_them_and_other_descriptions_have_no_cores() {
+        let of = |end| cores(described(&[BIG], end).as_bytes(), ProcessorFacts::Model);
+        assert_ne!(of("Hardware\t: Qualcomm MSM8994\n"), of(""));
+        let x86 = b"processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 85\nstepping\t: 7\n\n";
+        for text in [&x86[..], b"", b"CPU part\t: 0xd0b\n"] {
+            assert_eq!(cores(text, ProcessorFacts::Model), None);
+        }
+    }
+
+    /// As another program would read it, from the vector that the kernel gives each program.
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn the_instruction_set_is_that_of_the_auxiliary_vector() {
+        let vector = proc_file::read_own("auxv").expect("the vector");
+        let words: Vec<u64> = vector
+            .chunks_exact(8)
+            .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
+            .collect();
+        let value = |number: u64| {
+            let mut pairs = words.chunks_exact(2);
+            pairs
+                .find(|pair| pair[0] == number)
+                .map_or(0, |pair| pair[1])
+        };
+        let [first, second] = [16, 26].map(value); // AT_HWCAP, AT_HWCAP2
+        assert_ne!(first & 0b10, 0, "each such processor has ASIMD");
+        let found = String::from_utf8(instructions().expect("known")).expect("text");
+        assert!(
+            found.starts_with(&format!("{first:x} {second:x}")),
+            "{found}"
+        );
+        let names: Vec<String> = ingredients(ProcessorFacts::Model)
+            .expect("the system's description")
+            .into_iter()
+            .map(|one| one.name)
+            .collect();
+        assert!(names.contains(&"instruction set".to_owned()), "{names:?}");
     }
 }
 
