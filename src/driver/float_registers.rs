@@ -365,3 +365,73 @@ mod tests {
         assert_eq!((after.mxcsr, after.x87[0]), (0x0f80, 0x35f));
     }
 }
+
+#[cfg(all(test, target_arch = "aarch64"))]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+
+    /// RMode: toward minus infinity.
+    const DOWN: u64 = 0b10 << 22;
+    /// FZ: denormal results are zero.
+    const FLUSH: u64 = 1 << 24;
+    /// IOC, and IXC, which each rounded result sets.
+    const INVALID: u64 = 1;
+    const INEXACT: u64 = 1 << 4;
+
+    /// Loads these.
+    fn load(fpcr: u64, fpsr: u64) {
+        Registers { fpcr, fpsr }.restore();
+    }
+
+    fn divide() {
+        assert!(black_box(1.0f64) / black_box(3.0) > 0.3);
+    }
+
+    #[test]
+    fn our_work_leaves_no_flags_and_the_programs_calls_do_as_without_us() {
+        for fpcr in [0, DOWN, FLUSH, DOWN | FLUSH] {
+            load(fpcr, 0);
+            let before = Registers::now();
+            assert_eq!(before.fpcr, fpcr);
+            let work = OwnWork::begin();
+            divide();
+            assert_ne!(Registers::now().fpsr & INEXACT, 0);
+            assert!(of_program() == before);
+            {
+                let _inner = OwnWork::begin();
+            }
+            divide();
+            as_program(|| {
+                assert!(Registers::now() == before && of_program() == before);
+                load(fpcr, INVALID);
+            });
+            divide();
+            assert_eq!(of_program().fpsr, INVALID);
+            drop(work);
+            let after = Registers::now();
+            load(0, 0);
+            assert_eq!((after.fpcr, after.fpsr), (fpcr, INVALID));
+        }
+    }
+
+    /// Most such processors trap nothing, and then no bit is set.
+    #[test]
+    fn exceptions_that_trap_are_masked_meanwhile() {
+        load(Registers::TRAPS | DOWN, 0);
+        let before = Registers::now();
+        let work = OwnWork::begin();
+        let meanwhile = Registers::now();
+        let panicked =
+            std::panic::catch_unwind(|| as_program(|| std::panic::resume_unwind(Box::new(0))));
+        let behind = Registers::now();
+        drop(work);
+        let after = Registers::now();
+        load(0, 0);
+        assert!(panicked.is_err());
+        assert_eq!(meanwhile.fpcr, DOWN);
+        assert_eq!(behind.fpcr, DOWN);
+        assert_eq!((after.fpcr, after.fpsr), (before.fpcr, before.fpsr));
+    }
+}

@@ -213,4 +213,67 @@ mod tests {
             assert_eq!(told(), [], "{none}");
         }
     }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn the_flags_of_exceptions_are_the_programs_own() {
+        let fpsr = || {
+            let fpsr: u64;
+            // SAFETY: it only reads a register, which every such processor has.
+            unsafe {
+                std::arch::asm!("mrs {}, fpsr", out(reg) fpsr, options(nomem, nostack, preserves_flags));
+            }
+            fpsr
+        };
+        let divided = std::hint::black_box(1.0f64) / std::hint::black_box(0.0);
+        assert!(divided.is_infinite());
+        let before = fpsr();
+        assert_ne!(before & 2, 0, "a division by zero was noted");
+        let other = FloatState([("FPCR", 0x0140_0000)]);
+        for state in [AT_START, other] {
+            let resumed = state.resume();
+            assert_eq!(FloatState::of_thread(), state);
+            let third = std::hint::black_box(1.0f64) / std::hint::black_box(3.0);
+            assert!(third > 0.3);
+            drop(resumed);
+            assert_eq!(fpsr() & before, before);
+        }
+        assert_eq!(FloatState::of_thread(), AT_START);
+    }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn a_state_is_told_by_name_and_had_again_without_traps() {
+        let state = |fpcr| Ingredient::new(Kind::FloatingPoint, "FPCR", fpcr);
+        let told = || FloatState::of_thread().ingredients("").collect::<Vec<_>>();
+        assert_eq!(told(), []);
+        // Rounding down, and denormal numbers that are flushed.
+        for value in ["0x800000", "0x1000000", "0x1c00000"] {
+            let one = state(value);
+            assert!(FloatState::can_enter(&one), "{value}");
+            let entered = FloatState::enter(std::slice::from_ref(&one));
+            assert_eq!(told(), [one]);
+            drop(entered);
+            assert_eq!(told(), []);
+        }
+        // Traps of exceptions, and bits that only some processors have.
+        for (value, entered) in [
+            ("0x9f00", None),
+            ("0x7", None),
+            ("0x800100", Some("0x800000")),
+        ] {
+            let one = state(value);
+            assert!(!FloatState::can_enter(&one), "{value}");
+            let _entered = FloatState::enter(&[one]);
+            assert_eq!(
+                told(),
+                entered.map(state).into_iter().collect::<Vec<_>>(),
+                "{value}"
+            );
+        }
+        for none in ["", "0x", "down", "0x0"] {
+            let _entered = FloatState::enter(&[state(none)]);
+            assert_eq!(told(), [], "{none}");
+        }
+    }
 }
