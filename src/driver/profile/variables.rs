@@ -245,6 +245,9 @@ mod tests {
             ("intel-gpu", "IGC_ForceOCLSIMDWidth", Some(Effect::Code)),
             ("amd", "AMD_COMGR_CACHE_DIR", Some(Effect::Neutral)),
             ("amd", "AMD_OCL_BUILD_OPTIONS_APPEND", Some(Effect::Code)),
+            ("amd", "AMD_COMGR_REDIRECT_LOGS", Some(Effect::Code)),
+            ("amd", "AMD_COMGR_SAVE_TEMPS", Some(Effect::Code)),
+            ("nvidia", "CUDA_FORCE_JIT", Some(Effect::Code)),
             ("rusticl", "RUSTICL_FEATURES", Some(Effect::Identity)),
         ] {
             assert_eq!(named(family).environment.effect(name), effect, "{name}");

@@ -62,6 +62,10 @@ static ENVIRONMENT: Environment = Environment {
         "AMD_OCL_*",
         "AMD_COMGR_DRIVER_OPTIONS_APPEND",
         "AMD_COMGR_EMIT_VERBOSE_LOGS", // the build log
+        // comgr.cpp, amd_comgr_do_action: up to 2025, logs went there and not to the program.
+        "AMD_COMGR_REDIRECT_LOGS",
+        // comgr-env.cpp, shouldUseVFS: then sources are files in a directory of their own, which logs name.
+        "AMD_COMGR_SAVE_TEMPS",
         "AMD_COMGR_*",
         "AMD_GPU_FORCE_SINGLE_FP_DENORM",
         "GPU_MAX_WORKGROUP_SIZE*",
@@ -86,8 +90,6 @@ static ENVIRONMENT: Environment = Environment {
         "AMD_LOG_*",
         "AMD_OCL_WAIT_COMMAND",
         "AMD_COMGR_CACHE*",
-        "AMD_COMGR_SAVE_TEMPS",
-        "AMD_COMGR_REDIRECT_LOGS",
         "AMD_COMGR_TIME_STATISTICS*",
         "GPU_DUMP_CODE_OBJECT",
         "GPU_DEVICE_ORDINAL",
