@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getppid, getrlimit};
 
+use crate::fork_generation::generation;
 use crate::fork_safety::Signal;
 use crate::proc_file;
 
@@ -73,6 +74,8 @@ struct Shared {
     is_over: AtomicBool,
     /// A helper has ended.
     ended: Signal,
+    /// The process that has the helpers.
+    generation: u64,
 }
 
 impl Shared {
@@ -102,6 +105,7 @@ fn with_helpers(helpers: usize, turns: usize, turn: &(dyn Fn(usize) + Sync)) {
         working: AtomicUsize::new(0),
         is_over: AtomicBool::new(false),
         ended: Signal::new(),
+        generation: generation(),
     });
     // SAFETY: only the lifetime changes. Helpers call the function while `working` counts them, and this call does not end before
     // that is zero, also if it panics: see `End`.
@@ -131,7 +135,8 @@ fn help(shared: &Shared, lent: Lent) {
     shared.ended.notify();
 }
 
-/// Takes the function back from the helpers when the caller is done or panics.
+/// Takes the function back from the helpers when the caller is done or panics. In a child that a signal handler of the caller's has
+/// forked meanwhile, and that goes on here, there are no helpers.
 struct End<'a>(&'a Shared);
 
 impl Drop for End<'_> {
@@ -139,7 +144,7 @@ impl Drop for End<'_> {
         self.0.is_over.store(true, Ordering::SeqCst);
         loop {
             let seen = self.0.ended.now();
-            if self.0.working.load(Ordering::SeqCst) == 0 {
+            if self.0.working.load(Ordering::SeqCst) == 0 || self.0.generation != generation() {
                 return;
             }
             self.0.ended.wait(seen, Instant::now() + LOOK_AGAIN);
@@ -267,6 +272,49 @@ mod tests {
         let all: Vec<i32> = all.collect();
         assert!(masks.iter().all(|mask| **mask == all), "{masks:?}");
         assert_eq!(blocked(), own);
+    }
+
+    /// As a signal handler that forks does. The helper works on until the child has ended.
+    #[test]
+    fn a_child_that_goes_on_meanwhile_waits_for_no_helper() {
+        let caller = thread::current().id();
+        let [has_begun, may_end] = [AtomicBool::new(false), AtomicBool::new(false)];
+        let ended = OnceLock::new();
+        let until = |is: &AtomicBool| {
+            while !is.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let is_child = AtomicBool::new(false);
+        with_helpers(1, 2, &|_| {
+            if thread::current().id() != caller {
+                has_begun.store(true, Ordering::SeqCst);
+                return until(&may_end);
+            }
+            until(&has_begun);
+            // SAFETY: the child calls what is tested, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                return is_child.store(true, Ordering::SeqCst);
+            }
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let mut status = -1;
+            // SAFETY: of a child of this process.
+            while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+                if Instant::now() > deadline {
+                    // SAFETY: as above.
+                    unsafe { libc::kill(child, libc::SIGKILL) };
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            ended.set(status).expect("once");
+            may_end.store(true, Ordering::SeqCst);
+        });
+        if is_child.load(Ordering::SeqCst) {
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        assert_eq!(ended.get(), Some(&0), "the child hung");
     }
 
     #[test]
