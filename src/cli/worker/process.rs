@@ -105,7 +105,7 @@ impl Worker {
                 Err(RecvTimeoutError::Disconnected) => {
                     // Also kill the processes that it started.
                     self.kill_group();
-                    let ended = self.child.wait();
+                    let ended = ended_within(&mut self.child, MAX_EXIT_TIME);
                     return Err(ended.map_or_else(NoAnswer::Unknown, NoAnswer::Ended));
                 }
             }
@@ -131,23 +131,36 @@ impl Worker {
         }
     }
 
-    /// Kills the worker and its process group.
+    /// Kills the worker and its process group. Does not wait for ever: nothing ends a process that waits in the kernel for a device
+    /// that hangs.
     pub fn kill(&mut self) {
         self.kill_group();
-        let _ = self.child.wait();
+        let _ = ended_within(&mut self.child, MAX_EXIT_TIME);
     }
 
     /// Lets the worker exit, and kills it if it takes too long.
     pub fn end(mut self) {
         self.keys = None;
-        let started = Instant::now();
-        while started.elapsed() < MAX_EXIT_TIME {
-            match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
-                _ => return,
-            }
+        if ended_within(&mut self.child, MAX_EXIT_TIME).is_err() {
+            self.kill();
         }
-        self.kill();
+    }
+}
+
+/// Waits for the end of a process.
+///
+/// # Errors
+/// It goes on for longer.
+fn ended_within(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if started.elapsed() >= limit {
+            return Err(io::Error::other("it cannot be ended"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -183,7 +196,7 @@ impl NoAnswer {
                 Some(signal) => format!("{CRASHED} (signal {signal})"),
                 None => format!("the driver ended the process ({status})"),
             },
-            NoAnswer::Unknown(error) => format!("the worker process ended: {error}"),
+            NoAnswer::Unknown(error) => format!("the worker process does not answer: {error}"),
         }
     }
 }
@@ -191,6 +204,16 @@ impl NoAnswer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_goes_on_is_not_waited_for_longer_than_allowed() {
+        let mut child = Command::new("sleep").arg("600").spawn().expect("started");
+        let goes_on = ended_within(&mut child, Duration::from_millis(5));
+        assert!(goes_on.is_err());
+        child.kill().expect("killed");
+        let ended = ended_within(&mut child, MAX_EXIT_TIME).expect("ended");
+        assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()));
+    }
 
     #[test]
     fn what_a_thread_waited_for_a_processor_is_known_where_the_kernel_tells_it() {
