@@ -29,8 +29,10 @@ pub fn save(store: &Store, identity: &Key, bytes: &[u8]) -> Result<(), StoreErro
     let temporary = store.root().create(TEMPORARY)?;
     directory.write_by_rename(&temporary, &identity.hex(), bytes)?;
     let mut files = files(&directory)?;
+    // This one is the newest, whatever the times say: others may be in the future.
+    files.retain(|(_, name)| *name != identity.hex());
     files.sort();
-    let excess = files.len().saturating_sub(MAX_FILES);
+    let excess = (files.len() + 1).saturating_sub(MAX_FILES);
     for (_, name) in files.iter().take(excess) {
         directory.remove(name)?;
     }
@@ -48,4 +50,35 @@ fn files(directory: &Directory) -> Result<Vec<(u64, String)>, StoreError> {
 /// Whether a name is that of such a file.
 pub(super) fn is_ours(name: &str) -> bool {
     Key::from_hex(name).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::store::Limits;
+
+    /// A clock that was wrong has dated the others: they are from tomorrow.
+    #[test]
+    fn what_is_written_stays_and_the_oldest_others_go() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(directory.path(), Limits::default()).expect("opened");
+        let key = |number: usize| Key([number as u8; 32]);
+        let tomorrow = SystemTime::now() + Duration::from_secs(86400);
+        for number in 0..MAX_FILES {
+            save(&store, &key(number), b"oclcprf").expect("saved");
+            let path = store.root().path().join(DIRECTORY).join(key(number).hex());
+            let file = std::fs::File::options().write(true).open(path);
+            let time = tomorrow + Duration::from_secs(number as u64);
+            file.expect("opened").set_modified(time).expect("dated");
+        }
+        save(&store, &key(MAX_FILES), b"oclcprf").expect("saved");
+        assert!(
+            read(&store, &key(MAX_FILES)).is_some(),
+            "it was just written"
+        );
+        assert!(read(&store, &key(0)).is_none(), "the oldest");
+        assert!(read(&store, &key(1)).is_some());
+    }
 }

@@ -7,6 +7,7 @@
 
 mod device;
 mod message;
+mod redact;
 mod runner;
 mod sections;
 mod sources;
@@ -40,6 +41,7 @@ use crate::log::path;
 use crate::store::{Limits, Store, measured_profiles};
 use device::{DeviceReport, qualify_device};
 use message::QualifiedDevice;
+use redact::redacted;
 use runner::Runner;
 pub use worker::QualifyWorkerArgs;
 
@@ -199,7 +201,8 @@ impl QualifyArgs {
     ) -> Result<(), Failure> {
         if let Some(file) = &self.report {
             let version = env!("CARGO_PKG_VERSION");
-            let text = format!("{MARK}oclcache {version}\n\n{}", report.plain());
+            let found = redacted(&report.plain());
+            let text = format!("{MARK}oclcache {version}\n\n{found}");
             let written = replace(file, text.as_bytes(), Some(0o600));
             written.map_err(|error| {
                 Failure::new(format_args!(

@@ -55,6 +55,76 @@ fn a_hanging_section_is_given_up_and_the_other_sections_run() {
     assert!(!sandbox.path("cache/v1/profiles").exists());
 }
 
+/// Compiles a driver from C, next to the cache.
+fn of_c(sandbox: &Sandbox, source: &str) -> Option<String> {
+    let source = sandbox.write("driver.c", source);
+    let library = sandbox.path("libdriver.so");
+    crate::functions::compile(&library, &source, &["-shared", "-fPIC"])?;
+    Some(library.display().to_string())
+}
+
+/// A driver that never comes as far as a section.
+#[test]
+fn a_driver_that_crashes_or_hangs_when_it_is_opened_ends_in_a_report() {
+    let constructor = "__attribute__((constructor)) static void begin(void)";
+    for body in [
+        "abort();",
+        "for (;;) pause();",
+        "raise(SIGKILL);",
+        "_exit(0);",
+    ] {
+        let sandbox = slow_stub();
+        let source = format!(
+            "#include <signal.h>\n#include <stdlib.h>\n#include <unistd.h>\n{constructor} {{ {body} }}\n"
+        );
+        let Some(library) = of_c(&sandbox, &source) else {
+            return crate::support::skipped("drivers that crash when they are opened (no cc)");
+        };
+        let report = sandbox.path("report").display().to_string();
+        let options = ["--timeout", "1s", "--report", &report];
+        let qualified = qualify_library(&sandbox, &library, &options);
+        assert_eq!(qualified.ran.code, Some(1), "{body}");
+        let said = "libdriver.so cannot be used as a driver";
+        assert_eq!(qualified.faults(), [said], "{body}");
+        let report = std::fs::read_to_string(report).expect("written");
+        assert!(report.contains(said), "{body}: {report}");
+    }
+}
+
+/// The place of the build-id in a library: behind the head of its note.
+fn build_id(library: &[u8]) -> usize {
+    let head = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    let place = library.windows(head.len()).position(|part| part == head);
+    place.expect("a build-id") + head.len()
+}
+
+/// The driver is updated while a section hangs: what was measured is of both, and kept for neither.
+#[test]
+fn what_was_measured_while_the_driver_was_updated_is_not_kept() {
+    let mut sandbox = slow_stub();
+    let library = sandbox.path("libcopy.so");
+    let mut content = std::fs::read(example("libstub_driver.so")).expect("read");
+    std::fs::write(&library, &content).expect("written");
+    let id = build_id(&content);
+    content[id] ^= 1;
+    let next = sandbox.write("next", content);
+    let stuck = sandbox.write("stuck", "oclcache_times_0");
+    sandbox.set("STUB_STUCK", &stuck);
+    let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    command.args(["doctor", "--qualify", "--json", "--timeout", "3s"]);
+    command.arg("--library").arg(&library);
+    let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let started = started.expect("started");
+    wait_for("the section", || !stuck.exists());
+    std::fs::rename(&next, &library).expect("replaced");
+    let output = started.wait_with_output().expect("ended");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("section `times`: it hangs"), "{stdout}");
+    assert!(stdout.contains("nothing is kept"), "{stdout}");
+    assert!(stdout.contains("\"kept\": false"), "{stdout}");
+    assert!(!sandbox.path("cache/v1/profiles").exists());
+}
+
 /// The processes that a process has started.
 fn children(parent: u32) -> Vec<i32> {
     let file = format!("/proc/{parent}/task/{parent}/children");

@@ -39,6 +39,19 @@ fn two_reports_are_equal_and_name_no_path_and_no_value() {
     }
 }
 
+/// A driver may name in its texts what tells one board or user from others.
+#[test]
+fn what_a_driver_says_of_its_board_is_in_no_report() {
+    let mut sandbox = slow_stub();
+    let name = "Board GPU-8932f937-d72c-4106-c12f-20bd9faed9f6 at /dev/dri/card0 (0421618012345)";
+    sandbox.set("STUB_DEVICE_NAME", name);
+    let report = report(&sandbox, "report");
+    for secret in ["8932f937", "20bd9faed9f6", "/dev", "card0", "0421618012345"] {
+        assert!(!report.contains(secret), "{secret}: {report}");
+    }
+    assert!(report.contains("Board (removed) at (removed)"), "{report}");
+}
+
 #[test]
 fn a_report_replaces_a_report_and_no_other_file() {
     let sandbox = slow_stub();

@@ -56,11 +56,13 @@ fn nonce() -> u64 {
     }
 }
 
-fn begin(kind: &str, source: u64, options: &[u8]) {
+fn begin(kind: &str, source: &[u8], options: &[u8]) {
+    let text = source;
+    let source = source_digest(source);
     let options = String::from_utf8_lossy(options);
     config::log(format!("compile {kind} {source:016x} {options}").trim_end());
     thread::sleep(config::build_time());
-    while config::is_stuck() {
+    while config::is_stuck(text) {
         thread::sleep(Duration::from_secs(3600));
     }
     config::log(&format!("done {kind} {source:016x}"));
@@ -105,7 +107,7 @@ pub fn compile(
         CL_PROGRAM_BINARY_TYPE_EXECUTABLE => "build",
         _ => "compile",
     };
-    begin(verb, source_digest(source), options);
+    begin(verb, source, options);
     let text = String::from_utf8_lossy(source);
     if config::is_deadly(&text) {
         process::abort();
@@ -133,7 +135,7 @@ pub fn link(inputs: &[&Code], options: &[u8]) -> Result<Code, String> {
         .iter()
         .flat_map(|code| code.digest.to_le_bytes())
         .collect();
-    begin("link", source_digest(&digests), options);
+    begin("link", &digests, options);
     let mut kernels: Vec<Kernel> = Vec::new();
     for kernel in inputs.iter().flat_map(|code| &code.kernels) {
         if kernels.iter().any(|known| known.name == kernel.name) {

@@ -137,9 +137,13 @@ pub fn load_time() -> Duration {
     Duration::from_millis(number("STUB_LOAD_MS", 0))
 }
 
-/// Whether this is the build that never ends: the one that finds this file, and removes it.
-pub fn is_stuck() -> bool {
-    env::var_os("STUB_STUCK").is_some_and(|file| std::fs::remove_file(file).is_ok())
+/// Whether this is the build that never ends: the one that finds this file, and removes it. A file with a word waits for a source that
+/// has it.
+pub fn is_stuck(source: &[u8]) -> bool {
+    env::var_os("STUB_STUCK").is_some_and(|file| {
+        let word = std::fs::read_to_string(&file).unwrap_or_default();
+        String::from_utf8_lossy(source).contains(&word) && std::fs::remove_file(file).is_ok()
+    })
 }
 
 /// Whether the compilation of this source ends the process: it has the word that stands in this file.

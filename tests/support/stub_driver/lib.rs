@@ -28,7 +28,7 @@
 //! | `STUB_FETCH_MS` | 0 | how long it takes to give a program's binaries, unless it was made of one |
 //! | `STUB_KERNEL_MS` | 0 | how long it takes to create a kernel |
 //! | `STUB_LOAD_MS` | 0 | how long each build of a loaded binary takes |
-//! | `STUB_STUCK` | none | a file: the compilation that finds it removes it and never ends |
+//! | `STUB_STUCK` | none | a file: the compilation that finds it, of a source that has the word in it, removes it and never ends |
 //! | `STUB_CRASH` | none | a file with a word: the compilation of a source that has the word ends the process |
 //! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |

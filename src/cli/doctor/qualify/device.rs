@@ -5,7 +5,9 @@ use std::io;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::message::{CachedBuild, Measurement, QualifiedDevice, Section, ShownAnswers};
+use super::message::{
+    CachedBuild, Measurement, QualifiedDevice, QualifiedIdentity, Section, ShownAnswers,
+};
 use super::runner::{Runner, SectionCaches, SectionResult, has_caches};
 use super::try_out;
 use super::verdict::{self, Share};
@@ -63,6 +65,31 @@ struct Qualification<'a> {
 }
 
 impl Qualification<'_> {
+    /// The driver as programs of this user identify it.
+    fn identity(&mut self) -> Result<Option<QualifiedIdentity>, Failure> {
+        Ok(match self.run(Section::Identity, SectionCaches::Users)? {
+            Some(Measurement::Identity(identity)) => Some(identity),
+            _ => None,
+        })
+    }
+
+    /// Whether the driver is the one that was identified before it was measured. It may be updated meanwhile.
+    fn is_still(&mut self, identity: Option<&QualifiedIdentity>) -> Result<bool, Failure> {
+        let Some(identity) = identity else {
+            return Ok(true); // nothing is kept, and the reason is in the report
+        };
+        let result = self.result(Section::Identity, SectionCaches::Users)?;
+        if let SectionResult::Measured(Measurement::Identity(now)) = &result
+            && now.key == identity.key
+        {
+            return Ok(true);
+        }
+        let text = "the driver, or what it loads, is not the one that was identified before it was measured: nothing is kept";
+        let words = "measure it again when nothing updates it";
+        self.report.doubtful("profile", text, Fix::words(words));
+        Ok(false)
+    }
+
     /// The measurement of a section. Without one, the reason is in the report.
     fn run(
         &mut self,
@@ -294,10 +321,7 @@ pub fn qualify_device(
         bar,
         report,
     };
-    let identity = match of_device.run(Section::Identity, SectionCaches::Users)? {
-        Some(Measurement::Identity(identity)) => Some(identity),
-        _ => None,
-    };
+    let identity = of_device.identity()?;
     let mut measured = MeasuredBehavior::default();
     of_device.time(&mut measured)?;
     measured.context_counts_programs = of_device.answer(Section::ContextCount)?;
@@ -321,6 +345,10 @@ pub fn qualify_device(
         }
     }
     let is_same = of_device.compare(&measured)?;
+    let identity = match of_device.is_still(identity.as_ref())? {
+        true => identity,
+        false => None,
+    };
     let (identity, variables) = identity.map_or((None, Vec::new()), |identity| {
         // Not those of the private caches.
         let mut variables = identity.variables;
