@@ -28,8 +28,16 @@ pub fn typed() -> String {
                 && copies.command().canonicalize().ok() == Some(own.clone())
         })
     };
+    // The script of a Python package starts the command under the script's own name.
+    let is_started_as = |found: &Path| {
+        let name = std::env::args_os().next().map(PathBuf::from);
+        let name = name.filter(|name| name.is_absolute());
+        name.and_then(|name| name.canonicalize().ok()).as_deref() == Some(found)
+    };
     match found {
-        Some(found) if found == own || is_launcher(&found) => NAME.to_owned(),
+        Some(found) if found == own || is_launcher(&found) || is_started_as(&found) => {
+            NAME.to_owned()
+        }
         _ => quoted(&own).unwrap_or_else(|| NAME.to_owned()),
     }
 }

@@ -12,6 +12,7 @@ mod config;
 mod confirm;
 mod doctor;
 mod entry_view;
+mod environment;
 mod executable;
 mod explain;
 mod export;
@@ -158,6 +159,7 @@ verbs! {
         DoctorWorker(probe::worker::ProbeArgs),
         QualifyWorker(doctor::qualify::QualifyWorkerArgs),
         DescribeDriver(registered_drivers::DescribeDriverArgs),
+        Environment(environment::EnvironmentArgs),
     }
 }
 

@@ -52,6 +52,7 @@ mod policy;
 mod privilege;
 mod process;
 mod programs;
+mod python;
 mod qualify;
 mod report;
 mod run;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
-use crate::cli::home::{Copies, Home, ICD};
+use crate::cli::home::{Copies, Home};
 use crate::cli::library::typed;
 use crate::cli::output::{print, quoted, say};
 use crate::cli::start_files::{
@@ -305,9 +305,11 @@ fn forget_sessions(home: &Home, copies: &Copies, plan: &mut InstallPlan) -> Resu
     plan.remove(&home.variables)?;
     let place = home.vendors.parent().unwrap_or(&home.vendors);
     let opened = Directory::open(place).ok().flatten();
-    for (name, _) in opened.iter().flat_map(vendors::made_vendors) {
-        plan.remove_known(&place.join(&name).join(ICD));
-        plan.remove_directory(&place.join(name));
+    for made in opened.iter().flat_map(vendors::made_vendors) {
+        for file in &made.files {
+            plan.remove_known(&place.join(&made.name).join(file));
+        }
+        plan.remove_directory(&place.join(made.name));
     }
     Ok(())
 }
