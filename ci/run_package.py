@@ -1,100 +1,23 @@
-"""Installs the package in a new root of this distribution, as an administrator would, and uses it there as an ordinary user would.
+"""Installs the Debian package in a new root of this distribution, as an administrator would, and uses it there as an ordinary user would.
 
 run_package.py NAMESPACE FOLDER FIRST SECOND
 
-NAMESPACE is that of the machine's mounts, which this must not run in. FOLDER keeps a root without the package; FIRST and SECOND are packages, the second a higher revision. The caller is root, in a
-mount and a process namespace of its own: with them all mounts go.
+NAMESPACE is that of the machine's mounts, which this must not run in. FOLDER keeps a root without the package; FIRST and SECOND are
+packages, the second a higher revision. The caller is root, in a mount and a process namespace of its own: with them all mounts go.
 """
 
-import hashlib
-import json
-import os
 import pathlib
 import shutil
-import stat
 import sys
 
-from roots import USER, Root, bootstrap, copy, run, sources
-
-DRIVER = ("ocl-icd-libopencl1", "pocl-opencl-icd", "clinfo", "clpeak")
-PROGRAM = ("clpeak", "--kernel-latency")
-OTHER = "guest"
-# What package managers and the system itself write.
-OTHERS = (
-    "dev", "proc", "sys", "run", "tmp", "root", "home", "etc/ld.so.cache", "var/cache/ldconfig", "var/cache/apt", "var/cache/debconf",
-    "var/lib/apt", "var/lib/dpkg", "var/log", "packages",
-)  # fmt: skip
-REGISTRATION = "etc/OpenCL/vendors/oclcache.icd"
-
-
-def make_base(base):
-    """A root with a loader, a driver and programs, without the package."""
-    new = base.with_suffix(".new")
-    bootstrap(new, *sources())
-    root = Root(new)
-    root.apt("update")
-    root.apt("install", *DRIVER)
-    root.apt("clean")
-    for name in (USER, OTHER):
-        root.inside("useradd", "--create-home", name)
-    root.unmount()
-    new.rename(base)
-
-
-class PackageRoot(Root):
-    """One whose files are compared."""
-
-    def platforms(self):
-        return self.user("clinfo", "--raw", "--prop", "CL_PLATFORM_NAME")
-
-    def statistics(self, user=USER):
-        return json.loads(self.inside("oclcache", "stats", "--json", user=user))
-
-    def tree(self):
-        """All files, by path, but for those that any package changes."""
-        found = {}
-        for folder, folders, files in os.walk(self.path):
-            here = pathlib.Path(folder).relative_to(self.path)
-            folders[:] = [name for name in folders if str(here / name) not in OTHERS]
-            for name in folders + files:
-                if str(here / name) in OTHERS:
-                    continue
-                path = pathlib.Path(folder, name)
-                state = path.lstat()
-                content = None
-                if stat.S_ISLNK(state.st_mode):
-                    content = os.readlink(path)
-                elif stat.S_ISREG(state.st_mode):
-                    content = hashlib.sha256(path.read_bytes()).hexdigest()
-                found[str(here / name)] = (state.st_mode, state.st_uid, state.st_gid, content)
-        return found
-
-
-def differences(before, after):
-    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-
-
-def expect(condition, words):
-    if not condition:
-        sys.exit(f"FAILED  {words}")
-    print(f"ok      {words}", flush=True)
+from package_root import OTHER, PROGRAM, REGISTRATION, begin, differences, expect, with_root
+from roots import USER, run
 
 
 def main():
-    outer, *words = sys.argv[1:]
-    if os.readlink("/proc/self/ns/mnt") == outer:
-        sys.exit("what this mounts must go with it: start it by ci/package --test")
-    folder, *packages = (pathlib.Path(word).resolve() for word in words)
-    base, work = folder / "root", folder / "root.used"
-    if not base.exists():
-        make_base(base)
-    copy(base, work)
-    root = PackageRoot(work)
-    try:
-        use(root, packages)
-    finally:
-        root.unmount()
-        shutil.rmtree(work, ignore_errors=True)
+    begin("ci/package --test", sys.argv[1])
+    folder, *packages = (pathlib.Path(word).resolve() for word in sys.argv[2:])
+    with_root(folder, lambda root: use(root, packages))
 
 
 def use(root, packages):

@@ -131,6 +131,17 @@ need_cargo_deb() {
     return 1
 }
 
+# need_cargo_generate_rpm: `cargo generate-rpm`.
+need_cargo_generate_rpm() {
+    local version=0.21.1
+    export PATH="$top/target/package/bin:$PATH"
+    [ "$(cargo generate-rpm --version 2>/dev/null)" = "cargo-generate-rpm $version" ] && return
+    say "installing cargo-generate-rpm $version in target/package"
+    cargo install --quiet --locked --debug --root target/package cargo-generate-rpm@$version && return
+    outage cargo-generate-rpm 'cargo could not install it'
+    return 1
+}
+
 # need_component NAME: a part of the Rust toolchain, such as clippy.
 need_component() {
     local subcommand=${1/rustfmt/fmt}

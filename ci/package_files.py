@@ -1,0 +1,192 @@
+"""What is in the packages, from one list: the assets of the Debian package in Cargo.toml.
+
+package_files.py rpm ARCHITECTURE RELEASE    prints the metadata for cargo-generate-rpm
+package_files.py tree ARCHITECTURE FOLDER    makes the tree of the tarball in a new FOLDER
+package_files.py wheel ARCHITECTURE FOLDER   makes the tree of the Python wheel in a new FOLDER
+"""
+
+import glob
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+BUILT = TOP / "target/portable"
+# Of the C library: what all builds are checked for (ci/portable).
+GLIBC = (2, 17)
+# Files that only Debian's own rules want, or only Debian reads where the list says.
+DEBIAN_ONLY = ("icd/debian/copyright",)
+LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
+MODULE = TOP / "icd/python/oclcache/__init__.py"
+
+
+def manifest():
+    return tomllib.loads((TOP / "Cargo.toml").read_text())["package"]
+
+
+def fixed(pattern):
+    """The folder of a pattern before its first wildcard.
+
+    >>> fixed("docs/**/*"), fixed("target/man/*.1"), fixed("README.md")
+    ('docs', 'target/man', '')
+    """
+    parts = pattern.split("/")
+    number = next((number for number, part in enumerate(parts) if "*" in part), len(parts) - 1)
+    return "/".join(parts[:number])
+
+
+def files(architecture):
+    """The source, the path without a leading slash, and the mode of each file of the Debian package."""
+    for source, target, mode in manifest()["metadata"]["deb"]["assets"]:
+        if source.startswith("target/release/"):
+            source = str(BUILT.relative_to(TOP) / architecture / source.rpartition("/")[2])
+        found = sorted(path for path in glob.glob(source, root_dir=TOP, recursive=True) if (TOP / path).is_file())
+        if not found:
+            sys.exit(f"there is no {source}")
+        for path in found:
+            below = os.path.relpath(path, fixed(source)) if target.endswith("/") else ""
+            yield path, os.path.normpath(os.path.join(target, below)), int(mode, 8)
+
+
+def common(architecture):
+    """The files for other systems than Debian."""
+    for source, target, mode in files(architecture):
+        if source not in DEBIAN_ONLY:
+            yield source, target.replace("zsh/vendor-completions", "zsh/site-functions"), mode
+    for name in LICENSES:
+        yield name, f"usr/share/doc/oclcache/{name}", 0o644
+
+
+def needs(text):
+    """What rpm requires for a program or library, from what `readelf -dVW` prints.
+
+    >>> text = " 0x01 (NEEDED)  Shared library: [libc.so.6]\\n  000000: Version: 1  File: libc.so.6  Cnt: 2\\n"
+    >>> needs(text + "  0x0010:   Name: GLIBC_2.14  Flags: none  Version: 4\\n")
+    ['libc.so.6()(64bit)', 'libc.so.6(GLIBC_2.14)(64bit)']
+    """
+    found = [f"{name}()(64bit)" for name in re.findall(r"\(NEEDED\).*\[(.*)\]", text)]
+    file = None
+    for line in text.splitlines():
+        if named := re.search(r"\bFile: (\S+)", line):
+            file = named[1]
+        elif file and (version := re.search(r"\bName: (\S+)\s+Flags:", line)):
+            found.append(f"{file}({version[1]})(64bit)")
+    return found
+
+
+def toml(value):
+    """Of texts, numbers, lists and tables that are in lists.
+
+    >>> toml([{"a": "x\\"y", "b": True}, 1])
+    '[{a = "x\\\\"y", b = true}, 1]'
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    return "[" + ", ".join(map(toml, value)) + "]"
+
+
+def rpm(architecture, release):
+    package = manifest()
+    required = set()
+    for name in ("liboclcache.so", "oclcache"):
+        argv = ["readelf", "-dVW", BUILT / architecture / name]
+        required.update(needs(subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout))
+    interpreter = re.compile(r"^ld-linux")
+    print(f"summary = {toml(package['description'])}")
+    print(f"release = {toml(release)}")
+    print(f"license = {toml(package['license'])}")
+    print(f"assets = {toml([{'source': source, 'dest': '/' + target, 'mode': f'{0o100000 | mode:o}', 'doc': '/share/doc/' in target} for source, target, mode in common(architecture)])}")
+    print("[requires]")
+    for name in sorted(name for name in required if not interpreter.match(name)):
+        print(f'{toml(name)} = "*"')
+    print('[recommends]\n"libOpenCL.so.1()(64bit)" = "*"')
+
+
+def put(source, target, mode):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(TOP / source, target)
+    target.chmod(mode)
+
+
+def finish(folder):
+    """Modes and times that do not depend on who builds, and when."""
+    when = int(os.environ["SOURCE_DATE_EPOCH"])
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o755)
+        os.utime(path, (when, when))
+
+
+def tree(architecture, folder):
+    """Everything below one folder, from which `install` copies the command and the library to where an administrator wants them."""
+    places = {"usr/bin": "bin", "usr/lib/oclcache": "lib", "usr/share": "share"}
+    for source, target, mode in common(architecture):
+        place = next((place for place in places if target.startswith(place + "/")), None)
+        if place:
+            put(source, folder / places[place] / target.removeprefix(place + "/"), mode)
+    put("icd/install", folder / "install", 0o755)
+    put("icd/lmod/oclcache.lua", folder / "share/modulefiles/oclcache.lua", 0o644)
+    finish(folder)
+
+
+def wheel(architecture, folder):
+    """A package `oclcache` with the module, the library and the command."""
+    package = manifest()
+    name, version = package["name"], package["version"]
+    for built, mode in (("liboclcache.so", 0o644), ("oclcache", 0o755)):
+        put(BUILT.relative_to(TOP) / architecture / built, folder / name / built, mode)
+    module = folder / name / "__init__.py"
+    module.write_text(MODULE.read_text().replace("@VERSION@", version))
+    module.chmod(0o644)
+    info = folder / f"{name}-{version}.dist-info"
+    for license_file in LICENSES:
+        put(license_file, info / license_file, 0o644)
+    put("target/package/third-party-notices.gz", info / "third-party-notices.gz", 0o644)
+    tags = [f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}", f"manylinux2014_{architecture}"]
+    metadata = {
+        "Metadata-Version": "2.1",
+        "Name": name,
+        "Version": version,
+        "Summary": package["description"],
+        "License": package["license"],
+        "Requires-Python": ">=3.7",
+        "Keywords": ",".join(package["keywords"]),
+        "Classifier": "Operating System :: POSIX :: Linux",
+        "Description-Content-Type": "text/markdown",
+    }
+    description = (TOP / "docs/pyopencl.md").read_text()
+    texts = {
+        "METADATA": "".join(f"{key}: {value}\n" for key, value in metadata.items()) + "\n" + description,
+        "WHEEL": "".join(["Wheel-Version: 1.0\nGenerator: oclcache\nRoot-Is-Purelib: false\n", *(f"Tag: py3-none-{tag}\n" for tag in tags)]),
+        "entry_points.txt": "[console_scripts]\noclcache = oclcache:main\n",
+    }
+    for file, text in texts.items():
+        (info / file).write_text(text)
+        (info / file).chmod(0o644)
+    finish(folder)
+
+
+def main():
+    what, architecture, where = sys.argv[1:]
+    if what == "rpm":
+        return rpm(architecture, where)
+    folder = pathlib.Path(where)
+    folder.mkdir(parents=True)
+    {"tree": tree, "wheel": wheel}[what](architecture, folder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in ("rpm", "tree", "wheel"):
+        sys.exit(__doc__)
+    main()

@@ -1,0 +1,119 @@
+"""A root of this distribution in which a package is installed, used by ordinary users, and removed, and its files compared."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import stat
+import sys
+
+from roots import USER, Root, bootstrap, copy, run, sources
+
+DRIVER = ("ocl-icd-libopencl1", "pocl-opencl-icd", "clinfo", "clpeak")
+PROGRAM = ("clpeak", "--kernel-latency")
+OTHER = "guest"
+# What package managers and the system itself write.
+OTHERS = (
+    "dev", "proc", "sys", "run", "tmp", "root", "home", "etc/ld.so.cache", "var/cache/ldconfig", "var/cache/apt", "var/cache/debconf",
+    "var/lib/apt", "var/lib/dpkg", "var/lib/rpm", "usr/lib/sysimage", "var/log", "packages",
+)  # fmt: skip
+REGISTRATION = "etc/OpenCL/vendors/oclcache.icd"
+
+
+def make_base(base):
+    """A root with a loader, a driver and programs, without the package."""
+    new = base.with_suffix(".new")
+    bootstrap(new, *sources())
+    root = Root(new)
+    root.apt("update")
+    root.apt("install", *DRIVER)
+    root.apt("clean")
+    for name in (USER, OTHER):
+        root.inside("useradd", "--create-home", name)
+    root.unmount()
+    new.rename(base)
+
+
+class PackageRoot(Root):
+    """One whose files are compared."""
+
+    def platforms(self):
+        return self.user("clinfo", "--raw", "--prop", "CL_PLATFORM_NAME")
+
+    def statistics(self, user=USER):
+        return json.loads(self.inside("oclcache", "stats", "--json", user=user))
+
+    def tree(self):
+        """All files, by path, but for those that any package changes."""
+        found = {}
+        for folder, folders, files in os.walk(self.path):
+            here = pathlib.Path(folder).relative_to(self.path)
+            folders[:] = [name for name in folders if str(here / name) not in OTHERS]
+            for name in folders + files:
+                if str(here / name) in OTHERS:
+                    continue
+                path = pathlib.Path(folder, name)
+                state = path.lstat()
+                content = None
+                if stat.S_ISLNK(state.st_mode):
+                    content = os.readlink(path)
+                elif stat.S_ISREG(state.st_mode):
+                    content = hashlib.sha256(path.read_bytes()).hexdigest()
+                found[str(here / name)] = (state.st_mode, state.st_uid, state.st_gid, content)
+        return found
+
+
+def differences(before, after):
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+def expect(condition, words):
+    if not condition:
+        sys.exit(f"FAILED  {words}")
+    print(f"ok      {words}", flush=True)
+
+
+
+
+def serves(root, bare, entries=None):
+    """Has an ordinary user's program served, on a cache with so many entries, or first on an empty one; how many there are then."""
+    expect(root.platforms() == bare, "clinfo lists each platform once, as before")
+    if entries is None:
+        root.user(*PROGRAM)
+        root.user("oclcache", "bake")
+    before = root.statistics()
+    root.user(*PROGRAM)
+    warm = root.statistics()
+    expect(warm["hits"] > before["hits"] and warm["misses"] == before["misses"], f"{PROGRAM[0]} is served ({warm['hits']} hits)")
+    if entries is not None:
+        expect(warm["entries"] == entries, "the cache stayed as it was")
+    return warm["entries"]
+
+
+def traces(root, bare, before):
+    """Fails if anything is left but the user's cache, or if programs find other drivers than before."""
+    left = differences(before, root.tree())
+    expect(left == [], f"removed, and nothing is left {left or ''}")
+    expect((root.path / f"home/{USER}/.cache/oclcache").exists(), "but what the user has cached")
+    expect(root.platforms() == bare, "and programs run as before")
+
+
+def with_root(folder, use):
+    """Has `use` work in a copy of a root without the package, which the folder keeps."""
+    base, work = folder / "root", folder / "root.used"
+    if not base.exists():
+        make_base(base)
+    copy(base, work)
+    root = PackageRoot(work)
+    try:
+        use(root)
+    finally:
+        root.unmount()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def begin(script, namespace):
+    """Refuses to mount anything that would stay."""
+    if os.readlink("/proc/self/ns/mnt") == namespace:
+        sys.exit(f"what this mounts must go with it: start it by {script}")

@@ -1,0 +1,175 @@
+"""Tries the Python wheel in fresh virtual environments: on this machine, or in a new root of a release of Debian as an ordinary user.
+
+run_wheel.py here WHEEL INDEX
+run_wheel.py RELEASE WHEEL INDEX NAMESPACE FOLDER
+
+INDEX is a folder of wheels, the only place that pip has packages from. The rest is as in run_package.py.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from package_root import begin, expect
+from roots import USER, Root, bootstrap, copy, run, sources
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = TOP / "tests/support/pyopencl_program.py"
+PIP = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-index")
+# Calls enable() in the program's own process.
+ENABLED = "import runpy, sys, oclcache; oclcache.enable(); runpy.run_path(sys.argv[1], run_name='__main__')"
+STATISTICS = "import json, oclcache; print(json.dumps(oclcache.stats()))"
+# So that only PoCL's compiler, which is never the newest here, has to be compared.
+DRIVERS = {
+    "PoCL": {"packages": ("pocl-binary-distribution",), "context": "Portable", "icd": None},
+    "Intel": {"packages": ("intel-opencl-rt", "intel-cmplr-lib-rt"), "context": "Intel", "icd": "libintelocl.so"},
+}
+
+
+class Here:
+    """This machine, with a home of its own."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.python = sys.executable
+
+    def say(self, argv, variables):
+        given = {"HOME": str(self.folder), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **variables}
+        done = subprocess.run([str(word) for word in argv], env=given, cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"FAILED  {' '.join(map(str, argv))}: status {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
+        return done.stdout
+
+    def host(self, path):
+        return pathlib.Path(path)
+
+
+class InRoot:
+    """A root, with an ordinary user's home."""
+
+    def __init__(self, root):
+        self.root, self.folder = root, pathlib.Path("/home", USER)
+        self.python = "/usr/bin/python3"
+
+    def say(self, argv, variables):
+        return self.root.user("env", f"--chdir={self.folder}", *(f"{name}={value}" for name, value in variables.items()), *argv)
+
+    def host(self, path):
+        return self.root.path / str(path).lstrip("/")
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts)
+
+
+def use(place, wheel, index, program, driver):
+    """Installs the wheel beside PyOpenCL and a driver, tries it, and removes it."""
+    name = f"{driver}: "
+    facts = DRIVERS[driver]
+    environment = place.folder / "venv"
+    binaries, python = environment / "bin", environment / "bin/python"
+    shutil.rmtree(place.host(environment), ignore_errors=True)
+    place.say([place.python, "-m", "venv", environment], {})
+    pip = [binaries / "pip", "install", *PIP, "--find-links", index]
+    place.say([*pip, "pyopencl", "numpy", *facts["packages"]], {})
+    before = files(place.host(environment))
+    place.say([*pip, wheel], {})
+    variables = {"PYOPENCL_NO_CACHE": "1", "PYOPENCL_CTX": facts["context"], "PYTHONWARNINGS": "ignore", "OCLCACHE_AUTOBAKE": "0"}
+    if facts["icd"]:
+        vendors = place.folder / "vendors"
+        library = next(place.host(environment).rglob(facts["icd"]))
+        place.host(vendors).mkdir(exist_ok=True)
+        (place.host(vendors) / "driver.icd").write_text(f"{library}\n")
+        variables["OCL_ICD_VENDORS"] = str(vendors)
+
+    def statistics():
+        return json.loads(place.say([python, "-c", STATISTICS], variables))
+
+    def runs(argv, words):
+        """Runs it with an empty PoCL cache; nothing is compiled but what is said."""
+        earlier = statistics()
+        shutil.rmtree(place.host(place.folder / "pocl"), ignore_errors=True)
+        said = place.say(argv, {**variables, "POCL_CACHE_DIR": str(place.folder / "pocl")})
+        now = statistics()
+        found = {key: now[key] - earlier[key] for key in ("hits", "misses")}
+        expect("result OK" in said, f"{name}{words}: right results, {found['hits']} hits, {found['misses']} misses")
+        return found
+
+    command = binaries / "oclcache"
+    cold = runs([command, "run", "-q", "--bake", python, program], "oclcache run, the first time")
+    expect(cold["misses"] > 0, f"{name}the first run is compiled")
+    for argv, words in (
+        ([command, "run", "-q", python, program], "oclcache run, again"),
+        ([python, "-c", ENABLED, program], "oclcache.enable()"),
+    ):
+        warm = runs(argv, words)
+        expect(warm["hits"] > 0 and warm["misses"] == 0, f"{name}{words} is served")
+    must_hit = {**variables, "OCLCACHE_MUST_HIT": "1"}
+    expect("result OK" in place.say([command, "run", "-q", python, program], must_hit), f"{name}with OCLCACHE_MUST_HIT=1 it succeeds")
+
+    place.say([binaries / "pip", "uninstall", "--yes", "--quiet", "--disable-pip-version-check", "oclcache"], {})
+    left = sorted(set(files(place.host(environment))) - set(before))
+    expect(left == [], f"{name}pip uninstall leaves nothing {left or ''}")
+    place.say([python, program], variables)
+    expect(True, f"{name}and the program runs as before")
+
+
+def make_base(folder, release):
+    """A root of this release with Python and no driver; the folder keeps it."""
+    base = folder / f"wheel-{release}"
+    if base.exists():
+        return base
+    own, places = sources()
+    if release != own:
+        places = [(next(uri for uri, name, _ in places if name == own), release, "main")]
+    new = base.with_suffix(".new")
+    bootstrap(new, release, places)
+    root = Root(new)
+    (new / "etc/apt/apt.conf.d/99wheel").write_text('Acquire::Check-Valid-Until "false";\n')
+    root.apt("update")
+    root.apt("install", "python3-venv", "libgomp1")
+    root.apt("clean")
+    root.inside("useradd", "--create-home", USER)
+    root.unmount()
+    new.rename(base)
+    return base
+
+
+def in_root(release, wheel, index, folder):
+    base, work = make_base(folder, release), folder / "wheel.used"
+    copy(base, work)
+    root = Root(work)
+    try:
+        (work / "index").mkdir()
+        run("mount", "--bind", index, work / "index")
+        for file in (wheel, PROGRAM):
+            shutil.copy(file, work)
+        version = root.inside("python3", "--version").strip()
+        print(f"ok      {release}, {version}, glibc {root.inside('ldd', '--version').split()[3]}", flush=True)
+        use(InRoot(root), f"/{wheel.name}", "/index", f"/{PROGRAM.name}", "PoCL")
+    finally:
+        run("umount", "--lazy", work / "index")
+        root.unmount()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def main():
+    release, wheel, index, *more = sys.argv[1:]
+    wheel, index = pathlib.Path(wheel).resolve(), pathlib.Path(index).resolve()
+    if release == "here":
+        with tempfile.TemporaryDirectory(dir=TOP / "target", prefix="wheel-") as folder:
+            for driver in DRIVERS:
+                use(Here(folder), wheel, index, PROGRAM, driver)
+        return
+    begin("ci/wheel --test", more[0])
+    in_root(release, wheel, index, pathlib.Path(more[1]))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (4, 6):
+        sys.exit(__doc__)
+    main()
