@@ -2,7 +2,7 @@
 
 run_move.py FOLDER
 
-FOLDER keeps a root with a driver and programs (see run_package.py). The caller is root, in a mount and a process namespace of its own.
+FOLDER keeps a root with a driver and programs (see package_root.py). The caller is root, in a mount and a process namespace of its own.
 """
 
 import os
@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 
+from package_root import PROGRAM, expect, make_base
 from roots import USER, Root, copy, run
-from run_package import PROGRAM, expect, make_base
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 BUILT = TOP / "target/release"
