@@ -8,8 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, Mode};
-use crate::log;
-use crate::regular_file;
+use crate::{log, regular_file, trust};
 
 /// The directory that loaders read if no variable names another.
 pub const DEFAULT_DIRECTORY: &str = "/etc/OpenCL/vendors";
@@ -45,7 +44,7 @@ pub fn find(
     identify: &dyn Fn(&Path) -> VendorIdentity,
 ) -> Vec<Vendor> {
     // Asked before any library is opened here.
-    let wheels = libraries(&wheel_sources(environment))
+    let wheels = wheel_libraries(environment)
         .into_iter()
         .filter(|library| is_open(library))
         .collect();
@@ -101,9 +100,9 @@ pub fn find(
 pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let mut sources = config.vendors().unwrap_or_default();
     sources.extend(loader_sources(environment));
-    sources.extend(wheel_sources(environment));
-    sources.push(DEFAULT_DIRECTORY.into());
     let mut named = libraries(&sources);
+    named.extend(wheel_libraries(environment));
+    named.extend(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]));
     let mut seen = std::collections::HashSet::new();
     named.retain(|library| seen.insert(library.clone()));
     named
@@ -135,12 +134,39 @@ pub fn registered(
 /// Drivers in PyOpenCL's own directory: the loader in its wheel (ocl-icd 2.3 with a patch, measured) loads them beside all
 /// others, and opens all before it asks the first. `import pyopencl` sets the variable, which programs that it starts inherit;
 /// a loader that does not know it has not opened them.
-fn wheel_sources(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+fn wheel_libraries(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let home = environment("PYOPENCL_HOME").filter(|value| !value.is_empty());
-    home.map(|home| Path::new(&home).join(".libs"))
-        .filter(|libraries| libraries.is_dir())
-        .into_iter()
-        .collect()
+    let libraries = home.map(|home| Path::new(&home).join(".libs"));
+    libraries.map_or_else(Vec::new, |libraries| registered_in(&libraries))
+}
+
+/// The drivers in a directory like that, by their paths: the dynamic linker finds their names only while the loader has them open,
+/// and the baker does not have them open.
+fn registered_in(directory: &Path) -> Vec<PathBuf> {
+    if !directory.is_dir() {
+        return Vec::new();
+    }
+    let named = libraries(&[directory.to_owned()]).into_iter();
+    let paths = named.map(|library| match directory.join(&library) {
+        path if is_bare_name(&library) && path.exists() => path,
+        _ => library,
+    });
+    paths.collect()
+}
+
+/// Whether a driver is registered in PyOpenCL's own directory of some environment, and nobody but these users can change that.
+pub fn is_registered_in_wheel(library: &Path, owners: &[u32]) -> bool {
+    library.parent().is_some_and(|directory| {
+        directory.ends_with("pyopencl/.libs")
+            && matches!(trust::open(library, trust::FILE, owners), Ok(Some(_)))
+            && matches!(
+                trust::open(directory, trust::DIRECTORY, owners),
+                Ok(Some(_))
+            )
+            && registered_in(directory)
+                .iter()
+                .any(|known| known == library)
+    })
 }
 
 /// The sources of drivers that variables name to the loader that called us. Variables that only one loader knows count for all

@@ -14,7 +14,7 @@ use crate::cli::failure::Failure;
 use crate::cli::recipe_environment::{self, VariableMap};
 use crate::config::Config;
 use crate::driver::device;
-use crate::front::driver_probe;
+use crate::front::{driver_probe, vendors};
 use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
 use crate::store::entry::Meta;
@@ -309,6 +309,11 @@ fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<P
     let is_it = |library: &&PathBuf| driver_probe::is_same_library(library, Path::new(named));
     if let Some(library) = registered.iter().find(is_it) {
         return Ok(library.clone());
+    }
+    // PyOpenCL's loader has drivers of its own in each environment, which no variable of the baker's names.
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    if !meta.imported && vendors::is_registered_in_wheel(Path::new(named), &owners) {
+        return Ok(named.into());
     }
     let name = Path::new(named).file_name();
     let mut alike = registered.iter();

@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::{LIST, Loader, Name, SOURCE, loaders, register, text};
-use crate::support::{Driver, Ran, Sandbox, Way, example, given, library, python, skipped};
+use crate::support::{
+    Driver, Ran, Sandbox, Way, copy_program, example, given, library, python, skipped,
+};
+use crate::tiers::trusted_place;
 
 /// A sandbox on the stub with a directory `drivers` in which the stub and all real drivers that are there are registered.
 fn registered() -> Sandbox {
@@ -346,6 +349,47 @@ fn a_driver_in_the_wheels_own_directory_is_listed_once_and_cached() {
         let warm = run();
         assert_eq!(warm.source_builds(), 0, "{vendors}, log:\n{}", warm.stderr);
     }
+}
+
+/// Its `.icd` file has a name without a directory, which only the loader finds, and the baker is not told where the package is.
+#[test]
+fn a_driver_in_the_wheels_own_directory_is_baked() {
+    let mut loaders = loaders().into_iter();
+    let Some(wheel) = loaders.find(|loader| loader.name == Name::Wheel) else {
+        return;
+    };
+    let Some(place) = trusted_place("a driver in a wheel is baked") else {
+        return;
+    };
+    let sandbox = Sandbox::stub();
+    let libraries = place.path().join("pyopencl/.libs");
+    fs::create_dir_all(&libraries).expect("made");
+    fs::create_dir(sandbox.path("none")).expect("made");
+    copy_program(example("libstub_driver.so"), &libraries.join("libwheel.so"));
+    fs::write(libraries.join("driver.icd"), "libwheel.so\n").expect("written");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let home = format!("PYOPENCL_HOME={}", text(place.path().join("pyopencl")));
+    let run = || {
+        let mut command = sandbox.command(Way::Cached, sandbox.installed());
+        command
+            .args(["run", "--bake", "env", &home])
+            .arg(example("client"))
+            .args(["run", "--kernel", "f", "--source"])
+            .arg(&source)
+            .env("CLIENT_LOADER", &wheel.path)
+            .env("CLIENT_PLATFORM", "Stub")
+            .env("OCL_ICD_VENDORS", sandbox.path("none"))
+            .env("OCLCACHE_VENDORS", "")
+            .env("OCLCACHE_RECORD", "bake");
+        sandbox.run(&mut command).ok()
+    };
+    run();
+    let said = run().stderr;
+    assert_eq!(
+        (sandbox.stat("hits"), sandbox.stat("misses")),
+        (1, 1),
+        "{said}"
+    );
 }
 
 /// Builds and runs one kernel through Debian's loader, called by ctypes, and one through PyOpenCL, in one process.
