@@ -33,14 +33,14 @@ def enable():
 
     Raises Error if an OpenCL loader has already opened its drivers, or if the process has raised privileges.
     """
-    import subprocess
-    import warnings
-
     if _is_elevated():
         raise Error(
             "this process has more privileges than the user who started it, so oclcache does not change its drivers; "
             "start it without them, or install oclcache for the machine with `oclcache install --system`"
         )
+    import subprocess
+    import warnings
+
     try:
         output = _output("environment")
     except (OSError, subprocess.CalledProcessError) as error:
@@ -110,10 +110,10 @@ def _words_of(error):
 
 def _is_elevated():
     """Whether the process has privileges that the user who started it does not have. In doubt it has."""
-    import struct
-
     if os.getuid() != os.geteuid() or os.getgid() != os.getegid():
         return True
+    import struct
+
     try:
         with open("/proc/self/auxv", "rb") as file:
             pairs = struct.iter_unpack("@LL", file.read())
