@@ -5,6 +5,7 @@
 
 mod file;
 mod program;
+mod script;
 mod site_switch;
 mod table;
 mod value;
@@ -17,7 +18,8 @@ use std::time::Duration;
 
 use crate::quantity;
 pub use file::{IGNORED, is_file_name, meant, of_system, of_user};
-pub use program::{RULES, Rule, executable, lasting_executable};
+pub use program::{RULES, Rule, lasting_executable, program_name};
+pub use script::script_name;
 pub use site_switch::SiteSwitch;
 use table::BUILT_DIR;
 pub use table::{Name, ObeyedFrom, SETTINGS, Setting};

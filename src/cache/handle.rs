@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use once_cell::race::OnceBox;
 
 use super::{RUN_VARIABLE, bake};
-use crate::config::{Config, executable};
+use crate::config::{Config, program_name};
 use crate::descriptors;
 use crate::store::recorder::Recorder;
 use crate::store::stats::run_directory;
@@ -64,7 +64,7 @@ impl CacheHandle {
         // A child that is forked after the run counts with all other processes.
         let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
         CacheHandle {
-            recorder: counts.then(|| Recorder::new(executable(), run, statistics)),
+            recorder: counts.then(|| Recorder::new(program_name(), run, statistics)),
             store,
             is_put_off: false,
             again: OnceBox::new(),

@@ -7,7 +7,7 @@ use super::facts::kernel_names;
 use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::cl::Program;
-use crate::config::executable;
+use crate::config::program_name;
 use crate::driver::{self, Driver};
 use crate::outcome::Bypass;
 use crate::store::journal::{self, Build, BuildResult, JournalRecord};
@@ -48,7 +48,7 @@ impl Cache {
         let record = JournalRecord {
             time_ms: journal::now_ms(),
             compile_ns: nanoseconds(elapsed),
-            executable: String::from_utf8_lossy(executable()).into_owned(),
+            executable: String::from_utf8_lossy(program_name()).into_owned(),
             process: std::process::id(),
             driver_family: driver.map_or("", |driver| driver.profile.family).to_owned(),
             kernel_names,

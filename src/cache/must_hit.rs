@@ -5,7 +5,7 @@
 
 use super::Cache;
 use super::plan::Plan;
-use crate::config::executable;
+use crate::config::program_name;
 use crate::log::{say, text};
 use crate::outcome::{Bypass, Outcome};
 
@@ -29,7 +29,7 @@ impl Cache {
         say(&format!(
             "OCLCACHE_MUST_HIT: compiled: {reason}, key {}, program {}, kernels: {}",
             key.as_deref().unwrap_or("none"),
-            text(executable()),
+            text(program_name()),
             text(&kernel_names.join(&b' '))
         ));
     }

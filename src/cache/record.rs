@@ -14,7 +14,7 @@ use super::restore::binary_type;
 use super::withheld_texts::{shows_directories, withhold_texts};
 use super::{Cache, bake, nanoseconds};
 use crate::cl::{Context, Program};
-use crate::config::executable;
+use crate::config::program_name;
 use crate::driver::Driver;
 use crate::outcome::NotBakeable;
 use crate::shadow::Operation;
@@ -200,7 +200,7 @@ impl Cache {
                 .then(|| plan.recipe.include_dirs.clone()),
             driver_family: driver.profile.family.to_owned(),
             driver_library: driver.library().to_string_lossy().into_owned(),
-            executable: String::from_utf8_lossy(executable()).into_owned(),
+            executable: String::from_utf8_lossy(program_name()).into_owned(),
             created: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),

@@ -1,12 +1,13 @@
 //! The settings of single programs in the configuration files.
 //!
-//! A program is the file that runs; for a script it is the interpreter, because the kernel knows no other name. For one script, set
-//! OCLCACHE_DISABLE.
+//! A program is the file that runs, or the script that an interpreter runs. A rule for the interpreter holds for all its scripts,
+//! unless they have rules of their own.
 
 use std::os::unix::ffi::OsStrExt;
 
 use once_cell::race::OnceBox;
 
+use super::script::own_script;
 use super::{Config, Name, ValueSource};
 use crate::proc_file;
 
@@ -77,19 +78,34 @@ impl Config {
         self.disable() && !self.rules().any(|rule| rule.key == CACHE && rule.value)
     }
 
-    /// Whether a program is not cached because of its own setting in a file.
-    pub fn disables_only(&self, program: &str) -> bool {
-        let mut rules = self.rules();
-        rules.any(|rule| rule.key == CACHE && !rule.value && rule.program == program)
+    /// The name, of these two of a program, because of whose setting in a file it is not cached.
+    pub fn disabled_name<'a>(
+        &self,
+        executable: &'a str,
+        script: Option<&'a str>,
+    ) -> Option<&'a str> {
+        let cached = |name: &str| {
+            let mut rules = self.rules();
+            let rule = rules.find(|rule| rule.key == CACHE && rule.program == name)?;
+            Some(rule.value)
+        };
+        let names = script.into_iter().chain([executable]);
+        let mut named = names.filter_map(|name| Some((name, cached(name)?)));
+        named
+            .next()
+            .and_then(|(name, is_cached)| (!is_cached).then_some(name))
     }
 
-    /// Takes the settings of the running program.
+    /// Takes the settings of the running program: those of its script override those of its interpreter.
     pub(super) fn apply_rules(&mut self) {
         if self.rules.is_empty() {
             return;
         }
-        let own = executable();
+        let (own, shown) = (executable(), program_name());
         self.apply_rules_of(&String::from_utf8_lossy(own));
+        if shown != own {
+            self.apply_rules_of(&String::from_utf8_lossy(shown));
+        }
     }
 
     fn apply_rules_of(&mut self, program: &str) {
@@ -111,7 +127,19 @@ pub fn executable() -> &'static [u8] {
     name.map_or(&[], Vec::as_slice)
 }
 
-/// The same, if it is known and the file still has that name. A driver may read it at any time, so nobody knows which of two names it
+/// The name of the running program for people and for rules: that of its script, or else [`executable`]. Never a part of a key.
+pub fn program_name() -> &'static [u8] {
+    static NAME: OnceBox<Option<Vec<u8>>> = OnceBox::new();
+    let executable = executable();
+    if executable.is_empty() {
+        return executable;
+    }
+    // Read once: a program may change its arguments.
+    let script = NAME.get_or_init(|| Box::new(own_script(executable)));
+    script.as_deref().unwrap_or(executable)
+}
+
+/// [`executable`], if it is known and the file still has that name. A driver may read it at any time, so nobody knows which of two names it
 /// has read.
 pub fn lasting_executable() -> Option<&'static [u8]> {
     let name = executable();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::sync::OnceCell;
 
-use crate::config::{Config, executable};
+use crate::config::{Config, program_name};
 use crate::driver::float_registers::OwnWork;
 use crate::{cache, driver, log};
 
@@ -63,7 +63,7 @@ fn open() -> Option<&'static Config> {
             cache::autobake::born();
             driver::remember_start();
             // Drivers read it as early.
-            let _ = executable();
+            let _ = program_name();
             cache::announce();
         }
         Some(config)
