@@ -137,6 +137,7 @@ fn as_json(record: &JournalRecord, why: &MissExplanation) -> Value {
         "options": build.and_then(|build| build.options.as_deref()).map(shown),
         "reason": why.reason,
         "former_reason": record.ended.reason().and_then(FormerName::former_name),
+        "evicted_ms": why.evicted_ms,
         "words": words(why, usize::MAX),
         "nearest": nearest,
         "differences": differences.collect::<Vec<_>>(),

@@ -9,11 +9,12 @@ use clap::Args;
 use indicatif::ProgressBar;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object};
+use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::directory;
-use super::output::{plural, say, size};
+use super::output::{plural, print_json, say, size};
 use super::parse::{parse_age, parse_size};
 use super::progress::bar;
 use super::worker::private_directory;
@@ -22,8 +23,10 @@ use crate::config::Config;
 use crate::driver::{build_id_value, content_value};
 use crate::regular_file;
 use crate::store::directory::Directory;
-use crate::store::gc::Collector;
+use crate::store::gc::{Collector, GcResult};
 use crate::store::heads::EntryDriver;
+use crate::store::recorder::Recorder;
+use crate::store::stats::{Counter, Labels};
 use crate::store::{Limits, Store};
 
 /// Shrink the cache to its limits, and remove what is no longer used
@@ -36,6 +39,12 @@ pub struct GcArgs {
     /// Remove entries unused for this time, such as 12h or 30d, instead of OCLCACHE_MAX_AGE
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     max_age: Option<Duration>,
+    /// Say how many entries would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl GcArgs {
@@ -49,23 +58,47 @@ impl GcArgs {
         if let Some(age) = self.max_age {
             limits.max_age = (!age.is_zero()).then_some(age);
         }
-        private_directory::clear_leftovers();
-        let places = home::data_directory().map(|place| Directory::open(&place));
-        if let Some(Ok(Some(place))) = places {
-            vendors::forget_vendors(&place);
+        if !self.dry_run {
+            private_directory::clear_leftovers();
+            let places = home::data_directory().map(|place| Directory::open(&place));
+            if let Some(Ok(Some(place))) = places {
+                vendors::forget_vendors(&place);
+            }
         }
-        if Store::open_existing(&path)?.is_none() {
-            say("oclcache: the cache is empty");
-            return Ok(ExitCode::SUCCESS);
-        }
-        let store = Store::open(&path, limits)?.remembering(!config.readonly());
-        vendors::forget_vendors(store.root());
+        let store = match (Store::open_existing(&path)?, self.dry_run) {
+            (None, _) => None,
+            (store, true) => store,
+            (Some(_), false) => {
+                let store = Store::open(&path, limits)?.remembering(!config.readonly());
+                vendors::forget_vendors(store.root());
+                Some(store)
+            }
+        };
         let interrupt = Interrupt::listen()?;
         let mut watched = Watched::new(&interrupt);
-        let done = store.collect(&limits, &mut watched)?;
+        let done = store.as_ref().map(|store| match self.dry_run {
+            true => store.would_collect(&limits, &mut watched),
+            false => store.collect(&limits, &mut watched),
+        });
+        let done = done.transpose()?;
         watched.bar.finish_and_clear();
+        if let (Some(store), Some(done), false) = (&store, &done, self.dry_run) {
+            count(store, done.entries);
+        }
+        if self.json {
+            print_json(&as_json(&done.unwrap_or_default(), self.dry_run))?;
+        }
+        let Some(done) = done else {
+            say("oclcache: the cache is empty");
+            return Ok(ExitCode::SUCCESS);
+        };
         let mut words = format!(
-            "oclcache: removed {} ({})",
+            "oclcache: {} {} ({})",
+            if self.dry_run {
+                "would remove"
+            } else {
+                "removed"
+            },
             plural(done.entries, "entry", "entries"),
             size(done.bytes)
         );
@@ -88,6 +121,29 @@ impl GcArgs {
         ));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Counts the entries in the statistics. A failure is ignored, as in programs.
+fn count(store: &Store, entries: u64) {
+    if entries > 0
+        && let Ok(statistics) = store.create_statistics()
+    {
+        let recorder = Recorder::new(b"", None, Some(statistics));
+        recorder.record(Labels::default(), &[Counter::Evicted.by(entries)]);
+    }
+}
+
+fn as_json(done: &GcResult, is_dry: bool) -> Value {
+    json!({
+        "dry_run": is_dry,
+        "entries": done.entries,
+        "bytes": done.bytes,
+        "old_format_files": done.old_formats,
+        "leftover_files": done.leftovers,
+        "left_entries": done.left,
+        "left_bytes": done.left_bytes,
+        "stopped": done.stopped,
+    })
 }
 
 /// Tells the collector which drivers are still installed, and shows progress.

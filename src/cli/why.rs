@@ -6,6 +6,7 @@ mod include;
 mod options;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::output::ago;
@@ -21,12 +22,15 @@ use difference::{Difference, Side};
 /// How many entries are compared, those used last: comparing all entries of a large cache would take minutes.
 const MAX_COMPARED: usize = 10_000;
 
+const EVICTED: &str = "its entry was evicted to keep the cache within its limits; `oclcache config set max_size SIZE` raises the limit";
+
 /// The journal and the entries that builds are compared with.
 pub struct BuildHistory {
     store: Store,
     /// The journal, oldest first.
     pub records: Vec<JournalRecord>,
     entries: Vec<(Key, Meta)>,
+    evictions: BTreeMap<Key, u64>,
 }
 
 /// Why one build was not a hit.
@@ -41,6 +45,8 @@ pub struct MissExplanation<'a> {
     pub differences: Vec<Difference>,
     /// Why an equal build cannot be a hit later; None for what is never stored.
     pub not_stored: Option<NotStored>,
+    /// When what the build left was evicted, in milliseconds since 1970.
+    pub evicted_ms: Option<u64>,
 }
 
 /// Why a miss was not stored.
@@ -68,6 +74,7 @@ impl MissExplanation<'_> {
             nearest: None,
             differences: Vec::new(),
             not_stored: None,
+            evicted_ms: None,
         }
     }
 }
@@ -86,6 +93,7 @@ impl BuildHistory {
         let entries = entries.filter_map(|(key, _)| Some((key, store.read_meta(&key)?)));
         let entries = entries.collect();
         Ok(BuildHistory {
+            evictions: store.evictions(),
             store,
             records,
             entries,
@@ -118,7 +126,19 @@ impl BuildHistory {
             (BuildResult::Miss { kept, .. }, build) => self.not_stored(kept, build.as_ref()),
             _ => None,
         };
+        why.evicted_ms = self.evicted_since(record);
+        if why.evicted_ms.is_some() {
+            why.not_stored = None;
+        }
         why
+    }
+
+    /// When what a build left was evicted, if nothing has taken its place.
+    fn evicted_since(&self, record: &JournalRecord) -> Option<u64> {
+        let key = record.build.as_ref()?.key;
+        let kept = matches!(record.ended, BuildResult::Miss { kept, .. } if kept.is_something());
+        let evicted = self.evictions.get(&key).copied();
+        evicted.filter(|at| kept && *at >= record.time_ms && self.entry(&key).is_none())
     }
 
     /// Why a miss was not stored, by what it left.
@@ -208,6 +228,7 @@ impl BuildHistory {
                 nearest: Some(nearest),
                 differences,
                 not_stored: None,
+                evicted_ms: None,
             },
             None => MissExplanation::plain(
                 "never_seen",
@@ -229,6 +250,11 @@ impl BuildHistory {
         let aside = self.store.set_aside_at(key);
         let since = before.map_or(0, |before| before.time_ms);
         let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
+        let evicted = self.evictions.get(key);
+        let evicted = evicted.is_some_and(|at| (since..=record.time_ms).contains(at));
+        if evicted {
+            return Some(MissExplanation::plain("evicted", EVICTED));
+        }
         let Some(before) = before else {
             return aside.then(|| {
                 MissExplanation::plain(
@@ -325,6 +351,10 @@ pub fn words(why: &MissExplanation, of_a_kind: usize) -> Vec<String> {
         }
     }
     said.extend(why.not_stored.iter().map(|why| why.words.clone()));
+    said.extend(why.evicted_ms.map(|at| {
+        let age = ago(journal::now_ms().saturating_sub(at));
+        format!("evicted {age}, so it will be compiled again")
+    }));
     said
 }
 

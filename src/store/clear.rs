@@ -6,7 +6,7 @@ use super::leftovers::is_leftover;
 use super::walk::walk;
 use super::{
     ASIDE, ENTRIES, LOADING, SUFFIX, Store, StoreError, TEMPORARY, audit, bake_attempts, entry,
-    journal, load_guard, shard_name, totals,
+    evictions, journal, load_guard, shard_name, totals,
 };
 use crate::key::ingredients::Key;
 
@@ -57,6 +57,7 @@ impl Store {
         }
         audit::clear(&self.root, &mut cleared)?;
         journal::clear(&self.root, &mut cleared)?;
+        evictions::clear(&self.root, &mut cleared)?;
         Ok(cleared)
     }
 

@@ -16,6 +16,7 @@ use super::sizes::{SHARDS, Sizes};
 use super::walk::walk;
 use super::{ENTRIES, Store, file_name, shard_name};
 use crate::config::Config;
+use crate::key::ingredients::Key;
 
 /// Keep 1/100 of the file system free if the user gave no size, but at most 1 GiB.
 const FREE_SHARE: u64 = 100;
@@ -80,6 +81,7 @@ type Lacking = &'static str;
 
 /// An entry of a shard that is examined.
 struct Candidate {
+    key: Key,
     used_ms: u64,
     bytes: u64,
     /// How many entries of the shard were used less recently.
@@ -222,7 +224,7 @@ impl Store {
         let next = sizes.oldest(Some(shard)).map_or(u64::MAX, |(_, used)| used);
         let now = self.root.now_ms();
         let wanted = excess_of(limits, sizes, incoming).max(self.shortage(limits, incoming));
-        let (mut gone, mut freed) = (0, 0);
+        let (mut gone, mut freed) = (Vec::new(), 0);
         let examined = self.look_through(sizes, shard, &mut |entry| {
             let batch = (entry.of / BATCH_SHARE).max(1);
             let is_last_chance = entry.of + LISTING >= budget;
@@ -230,12 +232,13 @@ impl Store {
             let in_turn = freed < wanted && entry.used_ms <= next || wanted > 0 && in_batch;
             let goes = in_turn || limits.is_too_old(entry.used_ms, now);
             if goes {
-                gone += 1;
+                gone.push(entry.key);
                 freed += entry.bytes;
             }
             goes
         });
-        (examined, gone)
+        self.note_evictions(&gone);
+        (examined, gone.len() as u64)
     }
 
     /// Lists a shard to correct its counter, unless another process or thread lists shards: each would add what it has found.
@@ -297,6 +300,7 @@ impl Store {
         let (mut kept, mut oldest) = (0, None);
         for (index, (used_ms, bytes, key)) in entries.into_iter().enumerate() {
             let candidate = Candidate {
+                key,
                 used_ms,
                 bytes,
                 index,

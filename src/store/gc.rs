@@ -16,20 +16,22 @@ use super::uses::ListedEntry;
 use super::walk::walk;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
-    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, file_name, is_shard,
+    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, evictions, file_name, is_shard,
     library_facts, live, load_guard, measured_profiles, shard_of, totals,
 };
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
 
 /// A format that was not used for so long is garbage.
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
 
 /// The files in the directory of a format; the others are directories.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "sizes",
     totals::NAME,
     "journal",
     "journal.old",
+    evictions::NAME,
     LOCKS,
     "drivers",
     "swept",
@@ -78,6 +80,9 @@ struct Candidate {
 /// What the threads of a collection have removed.
 #[derive(Default)]
 struct Removed {
+    /// Only count.
+    is_dry: bool,
+    keys: Mutex<Vec<Key>>,
     entries: AtomicU64,
     bytes: AtomicU64,
     /// Remove no more.
@@ -97,9 +102,23 @@ impl From<StoreError> for Stop {
 }
 
 impl Removed {
-    fn add(&self, bytes: u64) {
+    fn add(&self, key: &Key, bytes: u64) {
+        self.keys.lock().push(*key);
         self.entries.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn end(self, collected: Result<(), Stop>, done: GcResult) -> Result<GcResult, StoreError> {
+        let stopped = match collected {
+            Err(Stop::Failed(error)) => return Err(error),
+            collected => collected.is_err(),
+        };
+        Ok(GcResult {
+            entries: self.entries.into_inner(),
+            bytes: self.bytes.into_inner(),
+            stopped,
+            ..done
+        })
     }
 
     fn is_stopped(&self) -> bool {
@@ -136,13 +155,26 @@ impl Store {
         let removed = Removed::default();
         let collected = self.collect_entries(limits, collector, &removed, &mut done);
         self.count_all_again();
-        done.entries = removed.entries.into_inner();
-        done.bytes = removed.bytes.into_inner();
-        match collected {
-            Err(Stop::Failed(error)) => return Err(error),
-            collected => done.stopped = collected.is_err(),
-        }
-        Ok(done)
+        self.note_evictions(&removed.keys.lock());
+        removed.end(collected, done)
+    }
+
+    /// What [`Store::collect`] would remove. Only entries are looked at, and nothing is removed.
+    ///
+    /// # Errors
+    /// A directory cannot be listed.
+    pub fn would_collect(
+        &self,
+        limits: &Limits,
+        collector: &mut dyn Collector,
+    ) -> Result<GcResult, StoreError> {
+        let mut done = GcResult::default();
+        let removed = Removed {
+            is_dry: true,
+            ..Removed::default()
+        };
+        let collected = self.collect_entries(limits, collector, &removed, &mut done);
+        removed.end(collected, done)
     }
 
     /// Counts what is left. The sizes are not counted.
@@ -222,8 +254,10 @@ impl Store {
                 left_bytes += file.taken();
             } else if !removed.is_stopped() {
                 let name = file_name(&key);
-                if begins_as_ours(&directory, &name) && directory.remove(&name)? {
-                    removed.add(file.taken());
+                if begins_as_ours(&directory, &name)
+                    && (removed.is_dry || directory.remove(&name)?)
+                {
+                    removed.add(&key, file.taken());
                 }
             }
         }
@@ -252,8 +286,10 @@ impl Store {
             let is_same = |(_, now)| now == entry.fingerprint;
             let is_ours =
                 !is_damaged && directory.facts_and_fingerprint(&name).is_some_and(is_same);
-            if (is_ours || begins_as_ours(&directory, &name)) && directory.remove(&name)? {
-                removed.add(entry.file.taken());
+            if (is_ours || begins_as_ours(&directory, &name))
+                && (removed.is_dry || directory.remove(&name)?)
+            {
+                removed.add(&entry.key, entry.file.taken());
             }
         }
         Ok(())

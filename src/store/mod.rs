@@ -9,6 +9,7 @@ pub mod disk;
 pub mod driver_costs;
 pub mod entry;
 mod evict;
+mod evictions;
 #[cfg(test)]
 mod faults;
 pub mod gc;

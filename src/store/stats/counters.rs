@@ -187,9 +187,14 @@ impl Totals {
         counts.fold(0, u64::saturating_add)
     }
 
+    /// Builds that were bypassed for this reason.
+    pub fn bypassed_by(&self, reason: Bypass) -> u64 {
+        self.0[BYPASSES + reason as usize]
+    }
+
     /// Successful builds by drivers. A program that is loaded from a binary is not compiled.
     pub fn compiled(&self) -> u64 {
-        let of_binaries = self.0[BYPASSES + Bypass::FromBinary as usize];
+        let of_binaries = self.bypassed_by(Bypass::FromBinary);
         let bypassed = self.bypassed().saturating_sub(of_binaries);
         self.get(Counter::Misses).saturating_add(bypassed)
     }
@@ -209,7 +214,7 @@ impl Totals {
     }
 
     /// Subtracts all counters of another; none falls below zero.
-    pub(super) fn subtract(&mut self, other: &Totals) {
+    pub fn subtract(&mut self, other: &Totals) {
         for (sum, number) in self.0.iter_mut().zip(other.0) {
             *sum = sum.saturating_sub(number);
         }
