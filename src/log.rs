@@ -18,16 +18,21 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::guarded_file::GuardedFile;
 
+/// Whether a text is a filter of the log: a level, a list of targets, or nothing.
+pub fn is_filter(filter: &str) -> bool {
+    // A word that is not a level would count as the name of a target, and nothing would be logged.
+    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    filter.is_empty() || filter.parse::<Targets>().is_ok() && filter.split(',').all(is_known)
+}
+
 /// Starts the log if the settings ask for one. `filter` is a level (`info`) or a list of targets (`oclcache::store=debug,warn`).
 /// With `file`, the log is appended to that file instead of standard error. Warns about an invalid filter and a file that cannot be
 /// opened.
 ///
 /// Only the first call in a process has an effect.
 pub fn start(filter: &str, file: Option<&Path>) {
-    // A word that is not a level would count as the name of a target, and nothing would be logged.
-    let is_known = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let (targets, bad_filter) = match filter.parse::<Targets>() {
-        Ok(targets) if filter.split(',').all(is_known) => (targets, None),
+        Ok(targets) if is_filter(filter) => (targets, None),
         Ok(_) => (
             Targets::new().with_default(tracing::Level::WARN),
             Some("there is no such level".to_owned()),

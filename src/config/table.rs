@@ -212,7 +212,7 @@ pub const SETTINGS: [Setting; 20] = [
     Setting {
         name: Name::SystemDirs,
         key: "system_dirs",
-        kind: ValueKind::Text,
+        kind: ValueKind::Directories,
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_SYSTEM_DIRS"),
         default: "/usr/share/oclcache:/var/cache/oclcache",
@@ -257,7 +257,7 @@ pub const SETTINGS: [Setting; 20] = [
     Setting {
         name: Name::Log,
         key: "log",
-        kind: ValueKind::Text,
+        kind: ValueKind::LogFilter,
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_LOG"),
         default: "off",

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::paths;
+use crate::log::is_filter;
 use crate::quantity;
 
 /// The kind of a setting's values.
@@ -27,6 +29,10 @@ pub enum ValueKind {
     Age,
     /// One directory.
     Directory,
+    /// Directories, separated by colons, or `none`.
+    Directories,
+    /// A filter of the log.
+    LogFilter,
     /// Ids of users, separated by blanks.
     Ids,
     /// Anything.
@@ -53,6 +59,10 @@ impl ValueKind {
             ValueKind::SizeOrAuto => is("auto") || ValueKind::Size.accepts(value),
             ValueKind::Age => text.and_then(quantity::duration).is_some(),
             ValueKind::Directory => Path::new(value).is_absolute(),
+            ValueKind::Directories => {
+                is("none") || paths(value).iter().all(|path| path.is_absolute())
+            }
+            ValueKind::LogFilter => text.is_some_and(is_filter),
             ValueKind::Ids => text.is_some_and(|text| text.split(' ').all(is_id)),
             ValueKind::Text => !value.as_bytes().contains(&0),
         }
@@ -84,6 +94,11 @@ impl ValueKind {
             ValueKind::SizeOrAuto => "auto or a size with a unit, such as 500M or 5Gi".to_owned(),
             ValueKind::Age => "a time such as 12h or 30d, or 0".to_owned(),
             ValueKind::Directory => "an absolute path".to_owned(),
+            ValueKind::Directories => "absolute paths separated by colons, or none".to_owned(),
+            ValueKind::LogFilter => {
+                "a level (off, error, warn, info, debug or trace) or targets such as oclcache::store=debug"
+                    .to_owned()
+            }
             ValueKind::Ids => "user ids such as \"1000 1001\"".to_owned(),
             ValueKind::Text => "a text".to_owned(),
         }
