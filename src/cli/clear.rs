@@ -1,19 +1,17 @@
 //! `oclcache clear`.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 
-use super::entry_view::row_as_text;
+use super::entry_filter::{EntryFilter, KnownNames};
+use super::entry_view::{EntryColumns, EntryRow};
 use super::failure::Failure;
 use super::find::{find_key, no_entry};
 use super::open::store;
-use super::output::{plural, print, say, size, width};
-use super::parse::parse_age;
+use super::output::{plural, print, print_json, say, size, width};
 use crate::key::ingredients::Key;
-use crate::log::text;
 use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::heads::EntryHead;
@@ -27,63 +25,81 @@ pub struct ClearArgs {
     /// Only this entry: the key, or enough of its first digits
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Only entries that this program made: its file name, as `list` shows it
-    #[arg(long, value_name = "NAME")]
-    program: Option<String>,
-    /// Only entries of this driver, as `list` shows it
-    #[arg(long, value_name = "NAME")]
-    driver: Option<String>,
-    /// Only entries unused for this time, such as 12h or 30d
-    #[arg(long, value_name = "TIME", value_parser = parse_age)]
-    older_than: Option<Duration>,
+    #[command(flatten)]
+    filter: EntryFilter,
     /// List what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+    /// Print JSON: the keys, and whether they were removed
+    #[arg(long)]
+    json: bool,
 }
 
 impl ClearArgs {
     fn takes_all(&self) -> bool {
-        let ClearArgs {
-            key,
-            program,
-            driver,
-            older_than,
-            dry_run: _,
-        } = self;
-        key.is_none() && program.is_none() && driver.is_none() && older_than.is_none()
+        self.key.is_none() && self.filter.takes_all()
     }
-}
 
-impl ClearArgs {
+    /// Lists what would be removed.
+    fn list(&self, store: &Store, chosen: &[Chosen]) -> Result<ExitCode, Failure> {
+        if self.json || chosen.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let columns = EntryColumns::new(width());
+        let row = |(key, file, head): &Chosen| {
+            columns.row(&EntryRow {
+                key,
+                bytes: file.taken(),
+                used_ms: file.modified_ms,
+                unused_ms: store.unused_ms(file),
+                head: head.as_ref(),
+                given_up: false,
+            })
+        };
+        let rows: String = chosen.iter().map(row).collect();
+        print((columns.header() + &rows).as_bytes())
+    }
+
+    fn print_json(&self, keys: &[String], bytes: u64) -> Result<ExitCode, Failure> {
+        match self.json {
+            false => Ok(ExitCode::SUCCESS),
+            true => print_json(&json!({ "dry_run": self.dry_run, "keys": keys, "bytes": bytes })),
+        }
+    }
+
     pub fn run(self) -> Result<ExitCode, Failure> {
         let Some(store) = store()? else {
             if let Some(digits) = &self.key {
                 return Err(no_entry(digits));
             }
             say("oclcache: the cache is empty");
-            return Ok(ExitCode::SUCCESS);
+            return self.print_json(&[], 0);
         };
         if self.takes_all() && !self.dry_run {
-            return clear_all(&store);
+            let entries = if self.json {
+                store.entries()?
+            } else {
+                Vec::new()
+            };
+            let keys: Vec<String> = entries.iter().map(|(key, _)| key.hex()).collect();
+            let bytes = clear_all(&store)?;
+            return self.print_json(&keys, bytes);
         }
         let chosen = choose(&store, &self)?;
         let count = plural(chosen.len() as u64, "entry", "entries");
         let bytes: u64 = chosen.iter().map(|(_, file, _)| file.taken()).sum();
         if self.dry_run {
-            let columns = width();
-            let row = |(key, file, head): &(Key, FileFacts, Option<EntryHead>)| {
-                row_as_text(key, file.taken(), head.as_ref(), false, columns)
-            };
-            let rows: String = chosen.iter().map(row).collect();
-            let done = print(rows.as_bytes())?;
+            let done = self.list(&store, &chosen)?;
             say(&format!("oclcache: would remove {count} ({})", size(bytes)));
+            let keys: Vec<String> = chosen.iter().map(|(key, ..)| key.hex()).collect();
+            self.print_json(&keys, bytes)?;
             return Ok(done);
         }
-        let (mut removed, mut freed) = (0, 0);
+        let (mut removed, mut freed) = (Vec::new(), 0);
         for (key, file, _) in &chosen {
             // Another process may have removed it meanwhile.
             if store.remove(key)? {
-                removed += 1;
+                removed.push(key.hex());
                 freed += file.taken();
             }
         }
@@ -95,80 +111,41 @@ impl ClearArgs {
             )),
             _ => say(&format!(
                 "oclcache: removed {} ({})",
-                plural(removed, "entry", "entries"),
+                plural(removed.len() as u64, "entry", "entries"),
                 size(freed)
             )),
         }
-        Ok(ExitCode::SUCCESS)
+        self.print_json(&removed, freed)
     }
 }
 
+/// An entry to remove. No head: it is damaged.
+type Chosen = (Key, FileFacts, Option<EntryHead>);
+
 /// The entries that match all filters.
-fn choose(
-    store: &Store,
-    arguments: &ClearArgs,
-) -> Result<Vec<(Key, FileFacts, Option<EntryHead>)>, Failure> {
+fn choose(store: &Store, arguments: &ClearArgs) -> Result<Vec<Chosen>, Failure> {
     let only = arguments.key.as_deref();
     let only = only.map(|digits| find_key(store, digits)).transpose()?;
-    let (mut chosen, mut programs, mut drivers) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    let filter = &arguments.filter;
+    let (mut chosen, mut known) = (Vec::new(), KnownNames::default());
     for (key, file) in store.entries()? {
-        if only.is_some_and(|only| only != key) {
-            continue;
-        }
-        if let Some(age) = arguments.older_than
-            && u128::from(store.unused_ms(&file)) <= age.as_millis()
-        {
+        if only.is_some_and(|only| only != key) || !filter.takes_file(store, &file) {
             continue;
         }
         let head = store.read_meta(&key).map(EntryHead::of);
-        let head_is = |is: &dyn Fn(&EntryHead) -> bool| head.as_ref().is_some_and(is);
-        let is_of_program = |name: &String| head_is(&|head| head.executable == *name);
-        let is_of_driver =
-            |name: &String| head_is(&|head| head.driver_family.eq_ignore_ascii_case(name));
         if let Some(head) = &head {
-            *programs.entry(head.executable.clone()).or_insert(0u64) += 1;
-            *drivers.entry(head.driver_family.clone()).or_insert(0u64) += 1;
+            known.add(head);
         }
-        if arguments.program.as_ref().is_none_or(is_of_program)
-            && arguments.driver.as_ref().is_none_or(is_of_driver)
-        {
+        if filter.takes_head(head.as_ref()) {
             chosen.push((key, file, head));
         }
     }
-    for (what, name, known) in [
-        ("program", &arguments.program, &programs),
-        ("driver", &arguments.driver, &drivers),
-    ] {
-        if let Some(name) = name
-            && !known.keys().any(|known| known.eq_ignore_ascii_case(name))
-        {
-            say_known_names(what, name, known);
-        }
-    }
+    filter.say_unknown_names(&known);
     Ok(chosen)
 }
 
-/// Lists the names that entries have.
-fn say_known_names(what: &str, name: &str, known: &BTreeMap<String, u64>) {
-    const SHOWN: usize = 8;
-    let mut known: Vec<(&String, &u64)> = known.iter().collect();
-    known.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-    let shown = known.iter().take(SHOWN);
-    let shown: Vec<String> = shown
-        .map(|(name, count)| format!("{} ({count})", text(name.as_bytes())))
-        .collect();
-    let name = text(name.as_bytes());
-    let there = match shown.as_slice() {
-        [] => "the cache has no entries".to_owned(),
-        shown => format!("there are entries of {}", shown.join(", ")),
-    };
-    say(&format!(
-        "oclcache: no entry is of the {what} `{name}`; {there}"
-    ));
-}
-
-/// Removes everything that the cache made.
-fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
+/// Removes everything that the cache made. Returns how many bytes that were.
+fn clear_all(store: &Store) -> Result<u64, Failure> {
     let cleared = store.clear()?;
     let files = |files| plural(files, "file", "files");
     say(&format!(
@@ -183,5 +160,5 @@ fn clear_all(store: &Store) -> Result<ExitCode, Failure> {
             files(cleared.foreign)
         )));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(cleared.bytes)
 }

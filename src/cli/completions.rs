@@ -1,5 +1,7 @@
 //! `oclcache completions`.
 
+mod live;
+
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -8,6 +10,8 @@ use clap_complete::Shell;
 use super::failure::Failure;
 use super::help::{self, CommandDefinition};
 use super::output::print;
+
+pub use live::CompleteValuesArgs;
 
 /// A shell that has completions.
 #[derive(Clone, Copy, ValueEnum)]
@@ -44,6 +48,7 @@ impl CompletionsArgs {
             "oclcache",
             &mut script,
         );
-        print(&script)
+        let script = String::from_utf8(script).map_err(Failure::new)?;
+        print(live::complete(self.shell, &script).as_bytes())
     }
 }

@@ -42,6 +42,7 @@ enum What {
     #[command(after_help = "Example: oclcache config get max_size\nIn ccache: -k")]
     Get {
         /// The setting, such as `max_size` or `program.NAME.cache`
+        #[arg(value_name = "SETTING")]
         key: OsString,
         /// Print JSON, with the source of the value
         #[arg(long)]
@@ -53,6 +54,7 @@ enum What {
     )]
     Set {
         /// The setting, such as `max_size` or `program.NAME.cache`
+        #[arg(value_name = "SETTING")]
         key: OsString,
         /// The value
         #[arg(allow_hyphen_values = true)]
@@ -65,6 +67,7 @@ enum What {
     #[command(after_help = "Example: oclcache config unset max_size")]
     Unset {
         /// The setting, such as `max_size` or `program.NAME.cache`
+        #[arg(value_name = "SETTING")]
         key: OsString,
         /// Change the system's file
         #[arg(long)]

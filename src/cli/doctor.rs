@@ -53,7 +53,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     no_build: bool,
     /// Only check drivers with this in their names, such as `pocl`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "DRIVER")]
     driver: Option<String>,
     /// Give up on a driver after this time, such as 10s or 5m; by default a minute
     #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]

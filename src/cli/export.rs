@@ -23,6 +23,7 @@ use zstd::stream::write::Encoder;
 use super::archive::manifest::{FORMAT, ListedMember, MANIFEST, Manifest, SEAL, member};
 use super::archive::read::MAGIC;
 use super::archive::seal::Seal;
+use super::confirm::confirm;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::open::store;
@@ -48,6 +49,9 @@ pub struct ExportArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Replace an archive that exists, without asking
+    #[arg(long)]
+    yes: bool,
     /// The archive, such as kernels.tar.zst, or `-` for standard output
     file: PathBuf,
 }
@@ -64,7 +68,7 @@ impl ExportArgs {
             return Err(Failure::usage(words));
         }
         if !is_stream {
-            check_target(&self.file)?;
+            check_target(&self.file, self.yes || self.dry_run)?;
         }
         let Some(store) = store()? else {
             return Err(Failure::new(
@@ -126,8 +130,8 @@ impl ExportArgs {
     }
 }
 
-/// Fails if the target exists and is not an archive, which may be replaced.
-fn check_target(file: &Path) -> Result<(), Failure> {
+/// Fails if the target exists, unless it is an archive that may be replaced.
+fn check_target(file: &Path, may_replace: bool) -> Result<(), Failure> {
     let shown = crate::log::path(file).to_string();
     let Ok(metadata) = std::fs::metadata(file) else {
         return Ok(());
@@ -147,7 +151,14 @@ fn check_target(file: &Path) -> Result<(), Failure> {
     let read =
         File::open(file).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     match read {
-        Ok(_) if start.is_empty() || start == MAGIC => Ok(()),
+        Ok(_) if start.is_empty() || start == MAGIC && may_replace => Ok(()),
+        Ok(_) if start == MAGIC => match confirm(&format!("`{shown}` exists. Replace it?")) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Failure::new(format_args!("`{shown}` is not replaced"))),
+            None => Err(Failure::new(format_args!(
+                "`{shown}` exists; use `--yes` to replace it, or name another file"
+            ))),
+        },
         Ok(_) => Err(Failure::new(format_args!(
             "`{shown}` exists and is not an archive, so it is not replaced; name another file"
         ))),

@@ -1,11 +1,14 @@
 //! The help of the command, which groups verbs by purpose, and what completions and man pages need of it.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Command;
 use clap::builder::Styles;
+use clap::{Args, Command};
 
+use super::failure::Failure;
 use super::output::{self, say};
+use crate::config::meant;
 use crate::log;
 
 /// Verbs that belong together in the help.
@@ -101,9 +104,46 @@ pub fn in_groups(command: &Command, groups: &[Group], width: usize) -> String {
     text
 }
 
+/// Print the help of the command, or of a verb
+#[derive(Args)]
+#[command(after_help = "Example: oclcache help stats\nExample: oclcache help config set")]
+pub struct HelpArgs {
+    /// The verb
+    verb: Vec<String>,
+}
+
+impl HelpArgs {
+    pub fn run(self, definition: CommandDefinition) -> Result<ExitCode, Failure> {
+        let mut command = definition.command;
+        command.build();
+        for name in &self.verb {
+            let below = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+            let names: Vec<String> = below.map(|verb| verb.get_name().to_owned()).collect();
+            let found = names.contains(name).then(|| command.find_subcommand(name));
+            command = found.flatten().cloned().ok_or_else(|| {
+                let meant = meant(name, names.iter().map(String::as_str));
+                let name = log::text(name.as_bytes());
+                Failure::usage(format_args!(
+                    "`{name}` is not a verb{meant}; `oclcache --help` lists the verbs"
+                ))
+            })?;
+        }
+        let help = command.render_help();
+        output::print(
+            match console::colors_enabled() {
+                true => help.ansi().to_string(),
+                false => help.to_string(),
+            }
+            .as_bytes(),
+        )
+    }
+}
+
 /// Prints an error in the arguments, or the help or version that they ask for.
 pub fn refused(error: &clap::Error) -> ExitCode {
-    let words = error.to_string();
+    // The project calls a verb a verb. The form with colors is for a terminal.
+    let as_verb = |words: String| words.replace("subcommand", "verb");
+    let words = as_verb(error.to_string());
     let is_plain = |character| character == '\n' || log::is_plain(character);
     if error.use_stderr() && !words.chars().all(is_plain) {
         // An argument holds characters that could control a terminal.
@@ -111,8 +151,17 @@ pub fn refused(error: &clap::Error) -> ExitCode {
         let lines: Vec<String> = lines.map(|line| line.to_string()).collect();
         say(&lines.join("\n"));
     } else {
+        let (mut out, mut err) = (io::stdout(), io::stderr());
+        let (stream, is_colored): (&mut dyn Write, bool) = match error.use_stderr() {
+            true => (&mut err, console::colors_enabled_stderr()),
+            false => (&mut out, console::colors_enabled()),
+        };
+        let shown = match is_colored {
+            true => as_verb(error.render().ansi().to_string()),
+            false => words,
+        };
         // A closed pipe is not a failure.
-        let _ = error.print();
+        let _ = stream.write_all(shown.as_bytes());
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

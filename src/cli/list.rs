@@ -1,25 +1,49 @@
 //! `oclcache list`.
 
+use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::entry_view::{row_as_json, row_as_text};
+use super::entry_filter::{EntryFilter, KnownNames};
+use super::entry_view::{EntryColumns, EntryRow};
 use super::failure::Failure;
 use super::open::store;
-use super::output::{plain, print, print_json, printed, say, width};
+use super::output::{add_version, plain, print, print_json, printed, say, width};
 use crate::store::heads::{EntryHead, ShardHeads};
 use crate::store::{ListedEntry, Store, StoreError};
 
-/// List the entries
+/// List the entries, those used last first
 #[derive(Args)]
-#[command(after_help = "Example: oclcache list | head")]
+#[command(
+    after_help = "Example: oclcache list | head\nExample: oclcache list --program darktable --sort time"
+)]
 pub struct ListArgs {
+    #[command(flatten)]
+    filter: EntryFilter,
+    /// The order: by last use unless this is given, and JSON by key
+    #[arg(long, value_enum, value_name = "ORDER")]
+    sort: Option<Order>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// Those used last first
+    Use,
+    /// The newest first
+    Age,
+    /// The largest first
+    Size,
+    /// Those that took longest to compile first
+    Time,
+    /// By key, without waiting until all are read
+    Key,
 }
 
 /// Why not all rows are written.
@@ -34,57 +58,135 @@ impl From<StoreError> for Unwritten {
     }
 }
 
+/// The rows of a shard, each with what it is sorted by, and the names of all entries.
+struct ShardRows {
+    rows: Vec<(u64, String)>,
+    known: KnownNames,
+}
+
 impl ListArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let mut is_empty = true;
-        if let Some(store) = store()? {
-            let columns = width();
-            let rows = |heads: &ShardHeads| rows_of(&store, heads, self.json, columns);
-            let mut output = io::stdout().lock();
-            // Shard by shard: there may be a million rows, and `head` may read only a few.
-            let written = store.walk_heads(rows, |rows| {
-                let between = match (self.json, is_empty) {
-                    _ if rows.is_empty() => return Ok(()),
+        let Some(store) = store()? else {
+            return self.end(0);
+        };
+        let columns = EntryColumns::new(width());
+        let order = self.sort.unwrap_or(match self.json {
+            true => Order::Key,
+            false => Order::Use,
+        });
+        let header = columns.header();
+        let mut output = io::stdout().lock();
+        let mut count = 0;
+        let mut write = |rows: &[(u64, String)]| {
+            for (_, row) in rows {
+                let before: &str = match (self.json, count) {
+                    (true, 0) => "[\n",
+                    (true, _) => ",\n",
+                    (false, 0) => &header,
                     (false, _) => "",
-                    (true, true) => "[\n",
-                    (true, false) => ",\n",
                 };
-                is_empty = false;
-                let mut write = |text: &str| output.write_all(text.as_bytes());
-                write(between)
-                    .and_then(|()| write(&rows))
-                    .map_err(Unwritten::Output)
-            });
-            match written {
-                Ok(()) => {}
-                Err(Unwritten::Unread(error)) => return Err(error.into()),
-                Err(Unwritten::Output(error)) => return printed(Err(error)),
+                output.write_all(before.as_bytes())?;
+                output.write_all(row.as_bytes())?;
+                count += 1;
             }
+            Ok::<(), io::Error>(())
+        };
+        let mut all = Vec::new();
+        let mut known = KnownNames::default();
+        let view = |heads: &ShardHeads| self.rows(&store, heads, order, columns);
+        // Shard by shard: there may be a million rows, and `head` may read only a few.
+        let walked = store.walk_heads(
+            view,
+            |ShardRows {
+                 mut rows,
+                 known: of_shard,
+             }| {
+                known.merge(of_shard);
+                match order {
+                    Order::Key => write(&rows).map_err(Unwritten::Output),
+                    _ => {
+                        all.append(&mut rows);
+                        Ok(())
+                    }
+                }
+            },
+        );
+        all.sort_by_key(|(value, _)| Reverse(*value));
+        match walked.and_then(|()| write(&all).map_err(Unwritten::Output)) {
+            Ok(()) => {}
+            Err(Unwritten::Unread(error)) => return Err(error.into()),
+            Err(Unwritten::Output(error)) => return printed(Err(error)),
         }
-        match (self.json, is_empty) {
-            (true, true) => print_json(&json!([])),
-            (true, false) => print(b"\n]\n"),
-            (false, true) => {
+        drop(output);
+        if !self.json {
+            self.filter.say_unknown_names(&known);
+        }
+        self.end(count)
+    }
+
+    /// What is printed after so many rows.
+    fn end(&self, count: usize) -> Result<ExitCode, Failure> {
+        match (self.json, count) {
+            (true, 0) => print_json(&json!([])),
+            (true, _) => print(b"\n]\n"),
+            (false, 0) if self.filter.takes_all() => {
                 say("oclcache: the cache is empty; `oclcache run PROGRAM` fills it");
                 Ok(ExitCode::SUCCESS)
             }
-            (false, false) => printed(io::stdout().flush()),
+            (false, 0) => {
+                say("oclcache: no entries match");
+                Ok(ExitCode::SUCCESS)
+            }
+            (false, _) => printed(io::stdout().flush()),
         }
     }
-}
 
-/// The rows of a shard.
-fn rows_of(store: &Store, heads: &ShardHeads, as_json: bool, columns: Option<usize>) -> String {
-    let row = |(entry, head): &(ListedEntry, Option<EntryHead>)| {
-        let (key, bytes, head) = (&entry.key, entry.file.size, head.as_ref());
-        let given_up = head.is_some_and(|head| head.is_pending) && store.given_up(key).is_some();
-        match as_json {
-            true => element(&plain(&row_as_json(key, bytes, head, given_up))),
-            false => row_as_text(key, bytes, head, given_up, columns),
-        }
-    };
-    let rows: Vec<String> = heads.entries.iter().map(row).collect();
-    rows.join(if as_json { ",\n" } else { "" })
+    /// The rows of a shard.
+    fn rows(
+        &self,
+        store: &Store,
+        heads: &ShardHeads,
+        order: Order,
+        columns: EntryColumns,
+    ) -> ShardRows {
+        let mut known = KnownNames::default();
+        let row = |(entry, head): &(ListedEntry, Option<EntryHead>)| {
+            let head = head.as_ref();
+            if let Some(head) = head {
+                known.add(head);
+            }
+            if !self.filter.takes_file(store, &entry.file) || !self.filter.takes_head(head) {
+                return None;
+            }
+            let is_pending = head.is_some_and(|head| head.is_pending);
+            let row = EntryRow {
+                key: &entry.key,
+                bytes: entry.file.size,
+                used_ms: entry.file.modified_ms,
+                unused_ms: store.unused_ms(&entry.file),
+                head,
+                given_up: is_pending && store.given_up(&entry.key).is_some(),
+            };
+            let value = match order {
+                Order::Use => entry.file.modified_ms,
+                Order::Age => head.map_or(0, |head| head.created),
+                Order::Size => entry.file.size,
+                Order::Time => head.map_or(0, |head| head.compile_ns),
+                Order::Key => 0,
+            };
+            let shown = match self.json {
+                true => {
+                    let mut json = row.as_json();
+                    add_version(&mut json);
+                    element(&plain(&json))
+                }
+                false => columns.row(&row),
+            };
+            Some((value, shown))
+        };
+        let rows = heads.entries.iter().filter_map(row).collect();
+        ShardRows { rows, known }
+    }
 }
 
 /// A value as an element of a list: no string in it has a line break.

@@ -11,6 +11,7 @@ mod completions;
 mod config;
 mod confirm;
 mod doctor;
+mod entry_filter;
 mod entry_view;
 mod environment;
 mod executable;
@@ -143,6 +144,7 @@ verbs! {
         Config(config::ConfigArgs),
         Completions(completions::CompletionsArgs) with definition,
         Man(man::ManArgs) with definition,
+        Help(help::HelpArgs) with definition,
     }
     "Make room" {
         Gc(gc::GcArgs),
@@ -160,6 +162,7 @@ verbs! {
         QualifyWorker(doctor::qualify::QualifyWorkerArgs),
         DescribeDriver(registered_drivers::DescribeDriverArgs),
         Environment(environment::EnvironmentArgs),
+        CompleteValues(completions::CompleteValuesArgs),
     }
 }
 

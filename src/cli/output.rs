@@ -35,8 +35,24 @@ pub fn printed(written: io::Result<()>) -> Result<ExitCode, Failure> {
     }
 }
 
+/// The version of the forms of JSON. It rises when a field is removed or changes its meaning, not when one is added.
+const JSON_VERSION: u32 = 1;
+
+/// Prints a value with the version of its form: an object has it, or each object of a list.
 pub fn print_json(value: &serde_json::Value) -> Result<ExitCode, Failure> {
-    print(plain(value).as_bytes())
+    let mut value = value.clone();
+    match &mut value {
+        serde_json::Value::Array(all) => all.iter_mut().for_each(add_version),
+        other => add_version(other),
+    }
+    print(plain(&value).as_bytes())
+}
+
+/// Adds the version of the form to an object.
+pub fn add_version(value: &mut serde_json::Value) {
+    if let Some(object) = value.as_object_mut() {
+        object.insert("version".to_owned(), JSON_VERSION.into());
+    }
 }
 
 /// JSON in which characters that could control a terminal are escaped.
@@ -186,6 +202,8 @@ pub enum Column {
     Right,
     /// Text that is cut if the table is too wide.
     Cut,
+    /// Numbers that are left out if there would be too little room for the texts.
+    Spare,
 }
 
 /// A table whose columns are as wide as their widest cells.
@@ -199,6 +217,8 @@ impl TextTable {
     const GAP: usize = 2;
     /// A cut column keeps this many characters.
     const MIN_WIDTH: usize = 8;
+    /// Spare columns give way before a cut column has fewer characters than this: enough for most names of programs.
+    const READABLE: usize = 20;
 
     pub fn new(columns: &'static [Column]) -> TextTable {
         TextTable {
@@ -227,11 +247,27 @@ impl TextTable {
             cells.max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = (0..self.columns.len()).map(of).collect();
-        let all =
-            indent + widths.iter().sum::<usize>() + Self::GAP * widths.len().saturating_sub(1);
-        let mut excess = all.saturating_sub(width.unwrap_or(usize::MAX));
-        for (width, column) in widths.iter_mut().zip(self.columns) {
-            if *column == Column::Cut {
+        let limit = width.unwrap_or(usize::MAX);
+        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let all = |shown: &[usize], of: &dyn Fn(usize) -> usize| {
+            let gaps = Self::GAP * shown.len().saturating_sub(1);
+            indent + gaps + shown.iter().map(|index| of(*index)).sum::<usize>()
+        };
+        let readable = |index: usize| match self.columns[index] {
+            Column::Cut => widths[index].min(Self::READABLE),
+            _ => widths[index],
+        };
+        while all(&shown, &readable) > limit
+            && let Some(last) = shown
+                .iter()
+                .rposition(|index| self.columns[*index] == Column::Spare)
+        {
+            shown.remove(last);
+        }
+        let mut excess = all(&shown, &|index| widths[index]).saturating_sub(limit);
+        for index in &shown {
+            if self.columns[*index] == Column::Cut {
+                let width = &mut widths[*index];
                 let cut = excess.min(width.saturating_sub(Self::MIN_WIDTH));
                 *width -= cut;
                 excess -= cut;
@@ -240,15 +276,15 @@ impl TextTable {
         let mut text = String::new();
         for row in &self.rows {
             let mut line = " ".repeat(indent);
-            for (index, cell) in row.iter().enumerate() {
-                if index > 0 {
+            for (place, index) in shown.iter().enumerate() {
+                if place > 0 {
                     line.push_str(&" ".repeat(Self::GAP));
                 }
-                let alignment = match self.columns[index] {
-                    Column::Right => Alignment::Right,
-                    _ => Alignment::Left,
+                let alignment = match self.columns[*index] {
+                    Column::Right | Column::Spare => Alignment::Right,
+                    Column::Left | Column::Cut => Alignment::Left,
                 };
-                line += &console::pad_str(cell, widths[index], alignment, Some("…"));
+                line += &console::pad_str(&row[*index], widths[*index], alignment, Some("…"));
             }
             text += line.trim_end();
             text.push('\n');
@@ -281,6 +317,43 @@ mod tests {
         let narrow = "hits       7  a kerne…\nmisses  1200  漢字漢…\n";
         assert_eq!(table.render(0, Some(22)), narrow);
         assert_eq!(table.render(0, Some(1)), narrow, "enough stays to be read");
+    }
+
+    #[test]
+    fn numbers_give_way_to_names_where_there_is_little_room() {
+        let mut table = TextTable::new(&[
+            Column::Cut,
+            Column::Right,
+            Column::Spare,
+            Column::Right,
+            Column::Spare,
+        ]);
+        table.row(["", "hits", "bypassed", "saved", "spent"].map(str::to_owned));
+        let cells = [
+            "a_long_simulation_of_waves.py",
+            "123456",
+            "12",
+            "1.5 s",
+            "3.2 min",
+        ];
+        table.row(cells.map(str::to_owned));
+        let rendered = |width| table.render(2, Some(width));
+        for (width, heads) in [(70, "bypassed spent"), (60, "bypassed"), (40, "")] {
+            let shown = rendered(width);
+            for head in ["bypassed", "spent"] {
+                assert_eq!(
+                    shown.contains(head),
+                    heads.contains(head),
+                    "{width}: {shown}"
+                );
+            }
+            assert!(shown.contains("a_long_simulation"), "{width}: {shown}");
+            assert!(
+                shown
+                    .lines()
+                    .all(|line| console::measure_text_width(line) <= width)
+            );
+        }
     }
 
     #[test]

@@ -1,19 +1,21 @@
 //! `oclcache stats`.
 
+mod openmetrics;
 mod sections;
+mod watch;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::failure::Failure;
 use super::open::store;
 use super::output::{print, print_json, say};
+use super::parse::{Since, parse_age, parse_since};
 use super::summary::{self, CacheSummary, Grouping};
-use crate::quantity;
-use crate::store::stats::DAY_MS;
 
-/// Show hits, misses and the time saved
+/// Show hits, misses and the compilation avoided
 #[derive(Args, Default)]
 #[command(after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z")]
 pub struct StatsArgs {
@@ -29,32 +31,16 @@ pub struct StatsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Reset all counters
+    /// Print the counters of all time as OpenMetrics, for the textfile directory of a node exporter
     #[arg(long, conflicts_with_all = ["verbose", "by", "since", "json"])]
+    pub openmetrics: bool,
+    /// Show what happens, again at this interval (`--watch=5s`), until Ctrl-C
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = parse_age,
+        conflicts_with_all = ["verbose", "by", "since", "json", "openmetrics"])]
+    pub watch: Option<Duration>,
+    /// Reset all counters
+    #[arg(long, conflicts_with_all = ["verbose", "by", "since", "json", "openmetrics", "watch"])]
     pub zero: bool,
-}
-
-/// The first day that counts.
-#[derive(Clone, Copy)]
-pub enum Since {
-    /// This day.
-    Day(u32),
-    /// This many days before today.
-    DaysAgo(u32),
-}
-
-fn parse_since(text: &str) -> Result<Since, &'static str> {
-    if let Some(ago) = quantity::duration(text) {
-        let days = ago.as_millis() / u128::from(DAY_MS);
-        return Ok(Since::DaysAgo(u32::try_from(days).unwrap_or(u32::MAX)));
-    }
-    // The day is found by its date.
-    let first = format!("{text}-01");
-    let is_it = |day: &u32| [text, &first].contains(&summary::day(*day).as_str());
-    let day = (1..60_000).find(is_it);
-    day.map(Since::Day).ok_or(
-        "expected a day such as 2026-11-21, a month such as 2026-11, or a time ago such as 7d",
-    )
 }
 
 impl StatsArgs {
@@ -62,11 +48,14 @@ impl StatsArgs {
         if self.zero {
             return zero();
         }
+        if let Some(interval) = self.watch {
+            return watch::run(interval);
+        }
         let mut all = CacheSummary::read()?;
-        let since = self.since.map(|since| match since {
-            Since::Day(day) => day,
-            Since::DaysAgo(days) => all.counted.today.saturating_sub(days),
-        });
+        if self.openmetrics {
+            return print(openmetrics::render(&all).as_bytes());
+        }
+        let since = self.since.map(|since| since.day(all.counted.today));
         if let Some(day) = since {
             all.since(day);
         }
@@ -94,20 +83,4 @@ fn zero() -> Result<ExitCode, Failure> {
     }
     say("oclcache: all counters are reset");
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_a_day_or_so_long_ago() {
-        assert!(matches!(parse_since("2026-11-21"), Ok(Since::Day(20_778))));
-        assert!(matches!(parse_since("2026-11"), Ok(Since::Day(20_758))));
-        assert!(matches!(parse_since("7d"), Ok(Since::DaysAgo(7))));
-        assert!(matches!(parse_since("12h"), Ok(Since::DaysAgo(0))));
-        for wrong in ["", "2026-13-01", "2025-02-29", "yesterday", "7", "-1d"] {
-            assert!(parse_since(wrong).is_err(), "{wrong}");
-        }
-    }
 }

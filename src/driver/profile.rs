@@ -148,7 +148,6 @@ pub struct Profile {
     pub family: &'static str,
     recognize: fn(&Recognition) -> bool,
     /// What a platform of the family answers: name, vendor and suffix.
-    #[cfg(test)]
     platform: [&'static str; 3],
     behavior: Behavior,
     /// Whether programs with debug information are bypassed.
@@ -185,6 +184,17 @@ impl Profile {
     /// How drivers of the family behave, if nothing was measured on this one.
     pub fn behavior(&self) -> Behavior {
         self.behavior
+    }
+
+    /// Whether people may mean the family by this name: the family's, or that of its platform, in any case and without punctuation.
+    pub fn is_called(&self, name: &str) -> bool {
+        let plain = |name: &str| -> String {
+            let letters = name.chars().filter(|letter| letter.is_alphanumeric());
+            letters.flat_map(char::to_lowercase).collect()
+        };
+        let [platform, ..] = self.platform;
+        let is_same = |known: &str| plain(known) == plain(name);
+        !plain(name).is_empty() && [self.family, platform].into_iter().any(is_same)
     }
 
     /// Whether its own cache has code that it makes when kernels run.
@@ -282,6 +292,28 @@ mod tests {
         let mut files: Vec<String> = stems.collect();
         files.sort_unstable();
         assert_eq!(names, files, "each file is listed in `families!`");
+    }
+
+    #[test]
+    fn a_family_is_found_by_each_name_that_is_on_the_screen() {
+        for (name, family) in [
+            ("pocl", "pocl"),
+            ("PoCL", "pocl"),
+            ("portable computing language", "pocl"),
+            ("Intel CPU", "intel-cpu"),
+            ("Intel(R) OpenCL", "intel-cpu"),
+            ("Intel(R) OpenCL Graphics", "intel-gpu"),
+            ("RUSTICL", "rusticl"),
+        ] {
+            let called = PROFILES.iter().filter(|profile| profile.is_called(name));
+            let called: Vec<&str> = called.map(|profile| profile.family).collect();
+            assert_eq!(called, [family], "{name}");
+        }
+        assert!(
+            !PROFILES
+                .iter()
+                .any(|profile| profile.is_called("intel") || profile.is_called(""))
+        );
     }
 
     /// Oclgrind ends the process when a kernel is asked that calls an undefined function, although the program was built.

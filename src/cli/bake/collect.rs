@@ -10,6 +10,7 @@ use clap::Args;
 use super::headers;
 use super::order::sort_by_use;
 use super::replayer::BakeTask;
+use crate::cli::entry_filter::is_driver;
 use crate::cli::failure::Failure;
 use crate::cli::recipe_environment::{self, VariableMap};
 use crate::config::Config;
@@ -34,8 +35,8 @@ pub struct BakeFilter {
     /// Also compile recipes that came with an archive, not only those of this user's programs
     #[arg(long)]
     imported: bool,
-    /// Only for drivers of this family, such as `pocl`
-    #[arg(long, value_name = "NAME")]
+    /// Only for this driver, such as `pocl` or "Portable Computing Language"
+    #[arg(long, value_name = "DRIVER")]
     driver: Option<String>,
 }
 
@@ -44,7 +45,7 @@ impl BakeFilter {
     fn may_take(&self, meta: &Meta) -> bool {
         let is_pending = meta.is_pending();
         let of_driver = self.driver.as_ref();
-        of_driver.is_none_or(|family| *family == meta.driver_family)
+        of_driver.is_none_or(|name| is_driver(&meta.driver_family, name))
             && (self.imported || !meta.imported)
             && match (self.stale, self.all) {
                 (true, _) => true,

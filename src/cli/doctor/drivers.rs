@@ -8,6 +8,7 @@ use super::installation::is_gone;
 use super::program::machine;
 use super::report::{DoctorReport, Fix};
 use super::settings::{policy, unset};
+use crate::cli::entry_filter::is_driver;
 use crate::cli::library::typed;
 use crate::cli::output::plural;
 use crate::cli::probe::prober::Prober;
@@ -155,8 +156,9 @@ fn is_named(told: &ProbedLibrary, place: &Path, library: &Path, wanted: &str) ->
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.to_lowercase().contains(&wanted)
     };
-    let in_platform =
-        |one: &ProbedPlatform| one.family == wanted || one.name.to_lowercase().contains(&wanted);
+    let in_platform = |one: &ProbedPlatform| {
+        is_driver(&one.family, &wanted) || one.name.to_lowercase().contains(&wanted)
+    };
     in_path(place)
         || in_path(library)
         || matches!(told, ProbedLibrary::Driver { platforms, .. } if platforms.iter().any(in_platform))

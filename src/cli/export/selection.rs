@@ -5,21 +5,22 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
 use super::disclosure::Disclosure;
 use super::private;
 use crate::cli::archive::manifest::ListedMember;
+use crate::cli::entry_filter::is_driver;
 use crate::cli::entry_view::devices;
 use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
-use crate::cli::parse::parse_age;
+use crate::cli::parse::{Since, parse_since};
 use crate::cli::progress::bar;
 use crate::cli::replace_file::directory_of;
 use crate::key::ingredients::Key;
 use crate::store::entry::{Entry, EntryContent, Meta};
+use crate::store::journal::now_ms;
 use crate::store::recipe::StoredRecipe;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
@@ -27,8 +28,8 @@ use crate::store::{Lookup, Store};
 /// Which entries are exported, and which of their parts.
 #[derive(Args)]
 pub struct ExportFilter {
-    /// Only entries of drivers of this family, such as `pocl`
-    #[arg(long, value_name = "NAME")]
+    /// Only entries of this driver, such as `pocl` or "Portable Computing Language"
+    #[arg(long, value_name = "DRIVER")]
     driver: Option<String>,
     /// Only entries for devices with this in their name
     #[arg(long, value_name = "TEXT")]
@@ -36,9 +37,9 @@ pub struct ExportFilter {
     /// Only entries that this program made
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
-    /// Only entries compiled within this time, such as 12h or 30d
-    #[arg(long, value_name = "TIME", value_parser = parse_age)]
-    since: Option<Duration>,
+    /// Only entries compiled since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    since: Option<Since>,
     /// Leave out sources, headers, build logs, paths, and values of options and variables; skip entries that contain them otherwise
     #[arg(long)]
     pub no_source: bool,
@@ -67,8 +68,7 @@ impl ExportSelection {
         spool: Option<&Path>,
         interrupt: &Interrupt,
     ) -> Result<ExportSelection, Failure> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |since| since.as_secs());
+        let now = now_ms();
         let mut chosen = ExportSelection::default();
         if let Some(place) = spool {
             let made = tempfile::tempfile_in(place);
@@ -162,7 +162,7 @@ impl ExportFilter {
         };
         self.driver
             .as_ref()
-            .is_none_or(|family| *family == meta.driver_family)
+            .is_none_or(|name| is_driver(&meta.driver_family, name))
             && self.device.as_deref().is_none_or(has)
             && self
                 .program
@@ -170,7 +170,7 @@ impl ExportFilter {
                 .is_none_or(|name| *name == meta.executable)
             && self
                 .since
-                .is_none_or(|age| meta.created >= now.saturating_sub(age.as_secs()))
+                .is_none_or(|since| meta.created.saturating_mul(1000) >= since.in_ms(now))
     }
 }
 

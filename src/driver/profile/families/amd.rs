@@ -9,7 +9,6 @@ use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFa
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "amd",
     recognize: |platform| contains(&platform.name, "AMD Accelerated Parallel Processing"),
-    #[cfg(test)]
     platform: ["AMD Accelerated Parallel Processing", "Advanced Micro Devices, Inc.", "AMD"],
     behavior: Behavior {
         // cl_program.cpp: the binary is a copy of what the build left in memory. devprogram.cpp: it is loaded as it is, if it has

@@ -7,7 +7,6 @@ use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFa
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "clvk",
     recognize: |platform| contains(&platform.name, "clvk"),
-    #[cfg(test)]
     platform: ["clvk", "clvk", "clvk"],
     behavior: Behavior {
         // program.cpp: the binary is SPIR-V, which is copied, and only parsed when it is loaded. Vulkan compiles each kernel when

@@ -9,7 +9,6 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     recognize: |platform| {
         contains(&platform.name, "Intel(R) OpenCL") && !contains(&platform.name, "Graphics")
     },
-    #[cfg(test)]
     platform: ["Intel(R) OpenCL", "Intel(R) Corporation", "INTEL"],
     behavior: Behavior {
         record: RecordTime::InMiss, // measured: 0 ms of a build of 625 ms

@@ -7,7 +7,6 @@ use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFa
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "nvidia",
     recognize: |platform| contains(&platform.vendor, "NVIDIA"),
-    #[cfg(test)]
     platform: ["NVIDIA CUDA", "NVIDIA Corporation", "NV"],
     behavior: Behavior {
         // Closed source, not measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the driver compiles

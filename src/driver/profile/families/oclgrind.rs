@@ -7,7 +7,6 @@ use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFa
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "oclgrind",
     recognize: |platform| contains(&platform.name, "Oclgrind"),
-    #[cfg(test)]
     platform: ["Oclgrind", "University of Bristol", "oclg"],
     behavior: Behavior {
         // Program.cpp: LLVM's bitcode is written twice, once to tell its size. Kernels are interpreted.

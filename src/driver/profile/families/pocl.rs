@@ -9,7 +9,6 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     recognize: |platform| {
         platform.suffix == b"POCL" || contains(&platform.name, "Portable Computing Language")
     },
-    #[cfg(test)]
     platform: ["Portable Computing Language", "The pocl project", "POCL"],
     behavior: Behavior {
         // Measured: CL_PROGRAM_BINARY_SIZES compiles every kernel for any work-group size. It takes three times as long as the

@@ -6,7 +6,6 @@ use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime,
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "rusticl",
     recognize: |platform| platform.name == b"rusticl", // Clover has the same suffix, and is another compiler
-    #[cfg(test)]
     platform: ["rusticl", "Mesa/X.org", "MESA"],
     behavior: Behavior {
         // Measured: 0 ms of a build of 34 ms. The binary is SPIR-V, from which newer versions compile every kernel in

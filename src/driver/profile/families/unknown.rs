@@ -9,7 +9,6 @@ use crate::driver::profile::{
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "unknown",
     recognize: |_| true,
-    #[cfg(test)]
     platform: ["Something new", "Somebody", "NEW"],
     behavior: Behavior {
         record: RecordTime::Measured,
