@@ -8,6 +8,7 @@ mod cold;
 mod run_directory;
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -20,8 +21,9 @@ use super::library::{library, own_path};
 use super::output::{plural, say, seconds};
 use super::vendors::{LOADER_VARIABLES, vendors};
 use crate::cache::{RUN_VARIABLE, autobake};
-use crate::config::{Config, Name};
+use crate::config::{Config, Name, script_name};
 use crate::log::path;
+use crate::outcome::Bypass;
 use crate::store::stats::{Counter, RunCounts};
 use child::{exit_as, run_to_end};
 use run_directory::RunDirectory;
@@ -89,7 +91,7 @@ impl RunArgs {
             Ok(_) if self.quiet => {}
             Ok(run) => say(&format!(
                 "oclcache: {}",
-                summary(run, &config, &self.command[0])
+                summary(run, &config, &self.command)
             )),
             // A failure to read the counters does not change the exit code.
             Err(failure) => say(&format!("oclcache: {}", failure.message)),
@@ -135,27 +137,29 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
     }
 }
 
-fn summary(run: &RunCounts, config: &Config, program: &OsStr) -> String {
+fn summary(run: &RunCounts, config: &Config, command: &[OsString]) -> String {
     if run.processes == 0 {
-        let file = find_program(program).and_then(|file| file.canonicalize().ok());
-        let name = file.as_deref().and_then(Path::file_name);
-        let name = name.map(|name| name.to_string_lossy().into_owned());
         let why = if config.disables_all() {
             "the cache is disabled".to_owned()
-        } else if let Some(name) = name.filter(|name| config.disables_only(name)) {
+        } else if let Some(name) = disabled_name(config, command) {
             let name = crate::log::text(name.as_bytes());
             format!("a configuration file sets `cache = false` for the program `{name}`")
         } else {
-            why_not_loaded(program)
+            why_not_loaded(&command[0])
         };
         return format!("no process used the cache: {why}");
     }
     let totals = &run.totals;
-    let builds =
-        [Counter::Hits, Counter::Misses, Counter::Failed].map(|counter| totals.get(counter));
-    if builds.iter().all(|count| *count == 0) && totals.bypassed() == 0 {
+    if totals.builds() == 0 {
         // A process of the run may have reached its drivers in another way, which nothing here can see.
-        return "no program was built through the cache".into();
+        return "no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none".into();
+    }
+    let from_binary = totals.bypassed_by(Bypass::FromBinary);
+    if from_binary == totals.builds() {
+        return format!(
+            "nothing to do: the program loaded {} from a cache of its own and compiled nothing",
+            plural(from_binary, "binary", "binaries")
+        );
     }
     let reasons: Vec<String> = totals
         .bypasses()
@@ -179,6 +183,18 @@ fn summary(run: &RunCounts, config: &Config, program: &OsStr) -> String {
     parts.join(", ")
 }
 
+/// The name of the program, or of the script that it runs, if a file turns the cache off for that.
+fn disabled_name(config: &Config, command: &[OsString]) -> Option<String> {
+    let file = find_program(&command[0])?.canonicalize().ok()?;
+    let executable = file.file_name()?;
+    let arguments = command[1..].iter().map(|argument| argument.as_bytes());
+    let script = script_name(executable.as_bytes(), arguments);
+    let script = script.map(|script| String::from_utf8_lossy(&script).into_owned());
+    let executable = executable.to_string_lossy();
+    let name = config.disabled_name(&executable, script.as_deref())?;
+    Some(name.to_owned())
+}
+
 /// Why a program has probably not loaded the library.
 fn why_not_loaded(program: &OsStr) -> String {
     let Some(file) = find_program(program) else {
@@ -194,4 +210,37 @@ fn why_not_loaded(program: &OsStr) -> String {
         return format!("`{shown}` is statically linked, so it can load no driver");
     }
     "neither the program nor its children used an OpenCL loader, or they set OCL_ICD_VENDORS themselves".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::stats::CounterEvent;
+
+    fn summary_of(events: &[CounterEvent]) -> String {
+        let mut run = RunCounts {
+            processes: 1,
+            ..RunCounts::default()
+        };
+        for CounterEvent(index, amount) in events {
+            run.totals.0[*index] += amount;
+        }
+        let config = Config::read_from(&|_| None, None);
+        summary(&run, &config, &["program".into()])
+    }
+
+    #[test]
+    fn a_program_that_needs_no_cache_is_told_so_in_plain_words() {
+        let binary = CounterEvent::from(Bypass::FromBinary);
+        assert_eq!(
+            summary_of(&[binary, binary]),
+            "nothing to do: the program loaded 2 binaries from a cache of its own and compiled nothing"
+        );
+        let some = summary_of(&[binary, Counter::Misses.by(1)]);
+        assert!(
+            some.starts_with("0 hits, 1 miss, 1 bypassed (from_binary 1), "),
+            "{some}"
+        );
+        assert!(summary_of(&[]).contains("such as clinfo, compile none"));
+    }
 }

@@ -40,6 +40,11 @@ pub enum ProbeTarget<'a> {
     Through { us: &'a Path, driver: &'a Path },
     /// This driver, without us.
     Bare { driver: &'a Path },
+    /// The same, with its own caches in a private directory that several probes share.
+    BareWithCache {
+        driver: &'a Path,
+        caches: &'a PrivateDirectory,
+    },
     /// This driver, without a loader.
     Itself { driver: &'a Path },
 }
@@ -84,6 +89,16 @@ pub fn make_drivers_caches_cold(command: &mut Command, root: &PrivateDirectory) 
             // Caches of programs, which do not run here.
             Cold::Hide(_) => &mut *command,
         };
+    }
+}
+
+/// Has drivers keep their own caches in a private directory, as the user's settings have them kept elsewhere.
+fn move_drivers_caches(command: &mut Command, caches: &PrivateDirectory) {
+    command.env("XDG_CACHE_HOME", caches.path());
+    for cold in CACHES.iter().flat_map(|cache| cache.cold) {
+        if let Cold::Move(variable) = cold {
+            command.env(variable, caches.path().join(variable));
+        }
     }
 }
 
@@ -153,7 +168,10 @@ impl Prober<'_> {
             .arg("doctor-worker")
             .args(["--builds", &format!("{builds:?}").to_lowercase()]);
         let opened = use_private_cache(&mut command, kept, &root)?;
-        make_drivers_caches_cold(&mut command, &root);
+        match way {
+            ProbeTarget::BareWithCache { caches, .. } => move_drivers_caches(&mut command, caches),
+            _ => make_drivers_caches_cold(&mut command, &root),
+        }
         if !matches!(way, ProbeTarget::Shell) {
             for variable in LOADER_VARIABLES {
                 command.env_remove(variable);
@@ -172,7 +190,7 @@ impl Prober<'_> {
                 command.env("OCL_ICD_VENDORS", vendors);
                 command.env("OCLCACHE_VENDORS", config::list(&[driver]));
             }
-            ProbeTarget::Bare { driver } => {
+            ProbeTarget::Bare { driver } | ProbeTarget::BareWithCache { driver, .. } => {
                 let vendors = vendors_directory(&opened, driver).map_err(other)?;
                 command.env("OCL_ICD_VENDORS", vendors);
             }

@@ -22,6 +22,23 @@ pub fn escaped(bytes: &[u8]) -> String {
     shown
 }
 
+/// A message. What is between backticks is code.
+pub fn with_code(words: &str) -> String {
+    let parts: Vec<&str> = words.split('`').collect();
+    // Not a pair: the words may be somebody else's.
+    if parts.len().is_multiple_of(2) {
+        return escaped(words.as_bytes());
+    }
+    let parts = parts.into_iter().enumerate().map(|(index, part)| {
+        let part = escaped(part.as_bytes());
+        match index % 2 {
+            0 => part,
+            _ => format!("<code>{part}</code>"),
+        }
+    });
+    parts.collect()
+}
+
 /// A name from elsewhere, isolated so that its direction does not affect the text beside it.
 pub fn name(name: &str) -> String {
     match name {
@@ -111,6 +128,15 @@ mod tests {
             escaped(b"<b onload='x'>&amp;\"\x1b[2J\xff"),
             "&lt;b onload=&#39;x&#39;&gt;&amp;amp;&quot;\\u{1b}[2J\\xff"
         );
+    }
+
+    #[test]
+    fn what_is_between_backticks_is_code() {
+        assert_eq!(
+            with_code("run `oclcache bake <x>` now"),
+            "run <code>oclcache bake &lt;x&gt;</code> now"
+        );
+        assert_eq!(with_code("a ` alone"), "a ` alone");
     }
 
     #[test]

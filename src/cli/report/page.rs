@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::charts::{Bar, bars, part};
 use super::content::{CostlyEntry, MissedProgram, ReportContent, Space};
-use super::html::{Cell, base64, escaped, name, number, table};
+use super::html::{Cell, base64, escaped, name, number, table, with_code};
 use crate::cli::output::{ago, noun, seconds, size};
 use crate::cli::summary::{self, CacheSummary, Grouping, Reasons, day, hit_rate};
 use crate::log::path;
@@ -40,10 +40,11 @@ pub fn render(all: &CacheSummary, found: &ReportContent) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
          <meta name=\"referrer\" content=\"no-referrer\"/>\n\
-         <title>oclcache: what was saved</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
-         <header><h1>What oclcache saved</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
+         <title>oclcache: what was avoided</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
+         <header><h1>What oclcache avoided</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
          {sections}\
-         <footer><p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
+         <footer><p>Compilation avoided is the compile time of the entries served, less the time to load them. A program whose driver or \
+         library has a warm cache of its own saves less: <code>oclcache doctor</code> measures that for drivers.</p>\n<p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
          <p>This page contains names of programs, kernels and options. It has no scripts and loads nothing. Written by oclcache {version}.</p></footer>\n\
          </main></body></html>\n",
         today = day(all.counted.today),
@@ -112,7 +113,7 @@ fn cards(all: &CacheSummary) -> String {
     let cards = [
         card(
             "saved",
-            "Time saved",
+            "Compilation avoided",
             time("saved_ns", total.saved_ns()),
             format!("{} today", time("today_saved_ns", today.saved_ns())),
         ),
@@ -169,7 +170,7 @@ fn audits(all: &CacheSummary) -> String {
         return String::new();
     }
     let found = marks.iter().map(|marked| {
-        let found = escaped(marked.to_string().as_bytes());
+        let found = with_code(&marked.to_string());
         format!("<div class=\"miss\"><p>The cache is off for a driver: {found}</p></div>\n")
     });
     format!(
@@ -211,8 +212,12 @@ fn month(day: u32) -> Option<u32> {
     (day > 0).then(|| year * 12 + month - 1)
 }
 
-/// Charts of the time saved and of the hit rate.
+/// Charts of the compilation avoided and of the hit rate.
 fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
+    // One bar compares nothing.
+    if of.iter().filter(|(_, totals)| totals.is_some()).count() < 2 {
+        return String::new();
+    }
     let saved = |totals: &Totals| totals.saved_ns() as f64;
     let most = of
         .iter()
@@ -230,7 +235,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     };
     let saved_bars = draw(&|totals| Some(saved(totals)), &|totals| {
         format!(
-            "{} saved, {} spent on compiling",
+            "{} of compilation avoided, {} spent on compiling",
             seconds(totals.saved_ns()),
             seconds(totals.compiled_ns())
         )
@@ -248,7 +253,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
         "<div class=\"two\"><section>{}</section>\n<section>{}</section></div>\n",
         bars(
             &format!("saved-by-{unit}"),
-            &format!("Time saved by {unit}"),
+            &format!("Compilation avoided by {unit}"),
             &saved_bars,
             most,
             &if most > 0.0 {
@@ -267,7 +272,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     )
 }
 
-/// The programs, those with the most time saved and spent first.
+/// The programs, those with the most time avoided and spent first.
 fn programs(all: &CacheSummary) -> String {
     let mut groups = Grouping::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
@@ -300,7 +305,7 @@ fn programs(all: &CacheSummary) -> String {
             ("hits", Cell::Wide),
             ("misses", Cell::Wide),
             ("spent", Cell::Wide),
-            ("saved", Cell::Number),
+            ("avoided", Cell::Number),
             ("", Cell::Plot),
         ],
         rows,
@@ -325,7 +330,12 @@ fn devices(all: &CacheSummary) -> String {
     groups.truncate(ROWS);
     let rows = groups.iter().map(|(names, totals)| {
         [
-            format!("{}<br/><small>{}</small>", name(&names[1]), name(&names[0])),
+            match (&*names[1], &*names[0]) {
+                ("", "") => "<i>before the device was known</i>".to_owned(),
+                (device, driver) => {
+                    format!("{}<br/><small>{}</small>", name(device), name(driver))
+                }
+            },
             percent(totals),
             count("hits", totals.get(Counter::Hits)),
             count("misses", totals.get(Counter::Misses)),
@@ -343,7 +353,7 @@ fn devices(all: &CacheSummary) -> String {
             ("misses", Cell::Wide),
             ("bypassed", Cell::Wide),
             ("spent", Cell::Wide),
-            ("saved", Cell::Number),
+            ("avoided", Cell::Number),
         ],
         rows,
     );
@@ -434,7 +444,7 @@ fn reasons(all: &CacheSummary) -> String {
         let rows = reasons.into_iter().map(|(of, times, help)| {
             let help = match help {
                 "" => String::new(),
-                help => format!("<small>{}</small>", escaped(help.as_bytes())),
+                help => format!("<small>{}</small>", with_code(help)),
             };
             format!("<dt>{of}{help}</dt><dd>{}</dd>\n", count(of, times))
         });
@@ -473,7 +483,7 @@ fn misses(misses: &[MissedProgram]) -> String {
 
 fn listed(misses: &[MissedProgram]) -> String {
     let shown = misses.iter().map(|miss| {
-        let words: Vec<String> = miss.words.iter().map(|words| escaped(words.as_bytes())).collect();
+        let words: Vec<String> = miss.words.iter().map(|words| with_code(words)).collect();
         let words = match words.is_empty() {
             true => String::new(),
             false => format!("<p>{}</p>", words.join("<br/>")),
