@@ -28,7 +28,7 @@ fn elsewhere(sandbox: &Sandbox, driver: Driver) -> Sandbox {
 fn export(sandbox: &Sandbox, arguments: &[&str]) -> PathBuf {
     let file = sandbox.path("kernels.tar.zst");
     let file_name = file.to_str().expect("UTF-8");
-    let all = [&["export"], arguments, &[file_name]].concat();
+    let all = [&["export", "--yes"], arguments, &[file_name]].concat();
     sandbox.oclcache(&all).ok();
     file
 }

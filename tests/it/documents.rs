@@ -47,7 +47,7 @@ impl Reader {
                 "#!/bin/sh\nexec '{client}' run --source '{source}' --kernel f --options '{options}'\n"
             )
         };
-        let key = "#!/bin/sh\noclcache list | awk 'NR == 1 { print $1 }'\n".to_owned();
+        let key = "#!/bin/sh\noclcache list | awk 'NR == 2 { print $1 }'\n".to_owned();
         for (name, script) in [
             ("PROGRAM", builds("")),
             ("OTHER", builds("-DOTHER")),

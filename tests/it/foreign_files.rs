@@ -45,7 +45,7 @@ fn use_all(sandbox: &mut Sandbox) {
         &["stats", "--zero"],
         &["doctor"],
         &["explain"],
-        &["export", "--force", archive],
+        &["export", "--yes", archive],
         &["gc", "--max-age", "0s"],
         &["clear"],
     ] {

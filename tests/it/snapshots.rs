@@ -6,7 +6,10 @@ use crate::support::{Sandbox, built};
 /// What differs from run to run, and how it stands in the files.
 const VARYING: [(&str, &str); 10] = [
     (r"/entries/[0-9a-f]{2}/", "/entries/[KEY]/"),
-    (r#""(bytes|created|compile_ns)": \d+"#, "\"$1\": [NUMBER]"),
+    (
+        r#""(bytes|created|compile_ns|used_ms)": \d+"#,
+        "\"$1\": [NUMBER]",
+    ),
     (r"client \(\d+\), kernels", "client ([NUMBER]), kernels"),
     (r"\b20\d\d-\d\d(-\d\d)?\b", "[DATE]"),
     (r"\b[0-9a-f]{16,64}\b", "[KEY]"),

@@ -284,7 +284,9 @@ fn hostile_texts_of_a_program_stand_plainly_in_what_export_says_and_writes() {
         sandbox.run(command.current_dir(&name)).ok();
         let archive = sandbox.path("kernels.tar.zst");
         let archive_name = archive.to_str().expect("UTF-8");
-        let ran = sandbox.oclcache(&["export", "--json", archive_name]).ok();
+        let ran = sandbox
+            .oclcache(&["export", "--yes", "--json", archive_name])
+            .ok();
         assert_plain(ran.stderr.as_bytes());
         assert_plain(ran.stdout.as_bytes());
         let unpacked = Unpacked::of(&archive);

@@ -87,7 +87,12 @@ fn without_sources_nothing_of_them_is_anywhere_in_the_archive() {
             );
         }
         let file = sandbox.path("kernels.tar.zst");
-        let ran = sandbox.oclcache(&["export", "--no-source", file.to_str().expect("UTF-8")]);
+        let ran = sandbox.oclcache(&[
+            "export",
+            "--yes",
+            "--no-source",
+            file.to_str().expect("UTF-8"),
+        ]);
         if ran.code == Some(1) {
             // What the driver itself writes into its binaries cannot be taken out of them.
             assert!(

@@ -40,7 +40,7 @@ impl Help {
         let names = listed.lines().filter_map(|line| {
             let (name, words) = line.strip_prefix("  ")?.split_once("  ")?;
             let is_name = name.starts_with(|character: char| character.is_ascii_lowercase());
-            (is_name && !words.trim().is_empty() && name != "help").then(|| name.to_owned())
+            (is_name && !words.trim().is_empty()).then(|| name.to_owned())
         });
         names.collect()
     }
