@@ -20,7 +20,7 @@ pub struct EntryFilter {
     /// Only entries that this program made: the name of its file or script, as `list` shows it
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
-    /// Only entries of this driver, such as `pocl` or \"Portable Computing Language\"
+    /// Only entries of this driver, such as `pocl` or "Portable Computing Language"
     #[arg(long, value_name = "DRIVER")]
     driver: Option<String>,
     /// Only entries compiled since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC

@@ -121,11 +121,12 @@ impl HelpArgs {
             let names: Vec<String> = below.map(|verb| verb.get_name().to_owned()).collect();
             let found = names.contains(name).then(|| command.find_subcommand(name));
             command = found.flatten().cloned().ok_or_else(|| {
-                let meant = meant(name, names.iter().map(String::as_str));
+                let meant = match meant(name, names.iter().map(String::as_str)) {
+                    meant if meant.is_empty() => "; `oclcache --help` lists the verbs".to_owned(),
+                    meant => meant,
+                };
                 let name = log::text(name.as_bytes());
-                Failure::usage(format_args!(
-                    "`{name}` is not a verb{meant}; `oclcache --help` lists the verbs"
-                ))
+                Failure::usage(format_args!("`{name}` is not a verb{meant}"))
             })?;
         }
         let help = command.render_help();

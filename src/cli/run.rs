@@ -56,6 +56,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
+        refuse_option(&self.command[0])?;
         if self.cold {
             return cold::run(self.quiet, &self.command);
         }
@@ -114,6 +115,18 @@ impl RunArgs {
         }
         exit_as(&status, config.must_hit() && compiled)
     }
+}
+
+/// Fails if the program is written like an option, unless it follows `--`.
+fn refuse_option(program: &OsStr) -> Result<(), Failure> {
+    let mut before = std::env::args_os().take_while(|argument| argument != program);
+    if !program.as_bytes().starts_with(b"-") || before.any(|argument| argument == "--") {
+        return Ok(());
+    }
+    let shown = crate::log::os(program);
+    Err(Failure::usage(format_args!(
+        "`{shown}` is not an option of `run`; `oclcache help run` lists them, and `oclcache run -- {shown}` runs a program of that name"
+    )))
 }
 
 /// Bakes what the program has left. A failure does not change the exit code.

@@ -144,7 +144,7 @@ fn as_text(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::entry_view::{row_as_json, row_as_text};
+    use crate::cli::entry_view::{EntryColumns, EntryRow};
     use crate::cli::output::plain;
     use crate::key::ingredients::{Ingredient, Key, Kind};
     use crate::log::is_plain;
@@ -189,10 +189,18 @@ mod tests {
         let entry =
             Entry::parse(content.encode(&key).expect("memory"), Some(&key)).expect("an entry");
         let head = EntryHead::of(meta);
-        let list = row_as_text(&key, 1, Some(&head), false, None);
+        let row = EntryRow {
+            key: &key,
+            bytes: 1,
+            used_ms: 0,
+            unused_ms: 0,
+            head: Some(&head),
+            given_up: false,
+        };
+        let list = EntryColumns::new(None).row(&row);
         let show = as_text(&entry);
         assert_eq!((list.lines().count(), show.lines().count()), (1, 7 + 7));
-        let json = [row_as_json(&key, 1, Some(&head), false), as_json(&entry)];
+        let json = [row.as_json(), as_json(&entry)];
         for (value, shown) in json.iter().map(|value| (value, plain(value))) {
             assert_eq!(
                 serde_json::from_str::<Value>(&shown).ok().as_ref(),

@@ -41,11 +41,14 @@ fn bash_completes_verbs_options_and_their_values() {
     }
     let sandbox = sandbox();
     let script = sandbox.oclcache(&["completions", "bash"]).ok().stdout;
+    let installed = sandbox.installed();
+    let bin = installed.parent().expect("a directory");
     let completed = |words: &[&str]| -> Vec<String> {
         let (last, before) = (words.len() - 1, words[words.len() - 2]);
         let asked = format!(
-            "{script}\nCOMP_WORDS=({}) COMP_CWORD={last}\n\
+            "PATH='{}':$PATH\n{script}\nCOMP_WORDS=({}) COMP_CWORD={last}\n\
              _oclcache oclcache '{}' '{before}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+            bin.display(),
             words.join(" "),
             words[last]
         );
@@ -56,6 +59,8 @@ fn bash_completes_verbs_options_and_their_values() {
     assert_eq!(completed(&["oclcache", "gc", "--max-s"]), ["--max-size"]);
     assert_eq!(completed(&["oclcache", "completions", "f"]), ["fish"]);
     assert!(completed(&["oclcache", "bake", "--st"]).contains(&"--stale".to_owned()));
+    // What is in the cache is asked for, and never evaluated.
+    assert!(completed(&["oclcache", "config", "get", "max_s"]).contains(&"max_size".to_owned()));
     // What is not for people is not offered to them.
     assert!(!script.contains("bake-worker") && !script.contains("--detached"));
 }

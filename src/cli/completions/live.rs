@@ -122,8 +122,8 @@ fn bash(script: &str) -> String {
     let (mut shown, mut option, mut verb) = (String::new(), None, None);
     for line in script.lines() {
         let word = line.trim();
-        let label = |word: &str| word.strip_suffix(')').map(str::to_owned);
-        if let Some(label) = label(word) {
+        let label = word.strip_suffix(')').filter(|label| !label.contains('('));
+        if let Some(label) = label {
             option = OPTIONS
                 .iter()
                 .find(|(name, _)| label == format!("--{name}"))
@@ -148,16 +148,8 @@ fn bash(script: &str) -> String {
             }
             (_, Some(what)) if word.starts_with("opts=\"") => {
                 verb = None;
-                let words: Vec<String> = line
-                    .split(' ')
-                    .map(|word| match word.trim_end_matches('"') {
-                        "<KEY>" | "[KEY]" | "<SETTING>" => {
-                            word.replace(word.trim_end_matches('"'), &command(what))
-                        }
-                        _ => word.to_owned(),
-                    })
-                    .collect();
-                words.join(" ")
+                let words = line.trim_end_matches('"');
+                format!("{words} {}\"", command(what))
             }
             _ => line.to_owned(),
         };
@@ -180,8 +172,8 @@ fn zsh(script: &str) -> String {
             .strip_prefix("':")
             .map(|rest| rest.trim_start_matches(':'));
         let positional = match name {
+            Some(name) if name.starts_with("key -- The setting") => Some(Completed::Settings),
             Some(name) if name.starts_with("key --") => Some(Completed::Keys),
-            Some(name) if name.starts_with("setting --") => Some(Completed::Settings),
             _ => None,
         };
         let what = option.map(|(_, what)| *what).or(positional);
