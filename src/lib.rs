@@ -74,6 +74,7 @@
 //! - `priority`: lowers the priority of background work.
 //! - `proc_file`: reads files of proc(5) in few system calls.
 //! - `quantity`: parses and formats sizes and times.
+//! - `remote`: what the library, the command and the helper of the remote level share.
 //! - `regular_file`: opens files of unknown kinds without waiting or effects.
 //! - `trust`: checks that no untrusted user can write a path.
 //! - `fork_safety`: locks that are free in a forked child.
@@ -109,6 +110,7 @@ mod priority;
 mod proc_file;
 mod quantity;
 mod regular_file;
+pub mod remote;
 mod reserve;
 mod shadow;
 mod spawn_detached;
