@@ -1,0 +1,192 @@
+//! The verbs.
+
+mod gc;
+mod join;
+mod key;
+mod transfer;
+mod trust;
+mod view;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use oclcache::remote::settings::RemoteSettings;
+
+use crate::local::Local;
+use crate::server::{IDLE, ServeOptions, Server};
+use crate::session;
+
+/// Variables that batch systems set in the jobs that they start.
+const BATCH_VARIABLES: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
+
+/// Share the cache between machines
+#[derive(Parser)]
+#[command(name = "oclcache remote", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Show the store, whom this machine trusts, and what is wrong
+    Status(view::StatusArgs),
+    /// Use the store of an invitation, which is read from standard input
+    #[command(after_help = "Example: oclcache remote invite | ssh b oclcache remote join -")]
+    Join(join::JoinArgs),
+    /// Write an invitation for another machine of yours, or for a colleague, to standard output
+    #[command(after_help = "Example: oclcache remote invite | ssh b oclcache remote join -")]
+    Invite(join::InviteArgs),
+    /// Use what somebody else's machines have built
+    #[command(after_help = "Example: oclcache remote trust alice RWQ...")]
+    Trust(trust::TrustArgs),
+    /// Delete what a key has signed, and use it no more
+    Untrust(trust::UntrustArgs),
+    /// Show the key of this user, or make one
+    Key(key::KeyArgs),
+    /// Send what this machine has built
+    Push(transfer::PushArgs),
+    /// Fetch what fits this version, for work without a network
+    Pull(transfer::PullArgs),
+    /// Delete objects that are older than `remote_ttl`, for stores that evict nothing
+    Gc(gc::GcArgs),
+    /// Check the store step by step
+    Doctor(view::DoctorArgs),
+    /// Serve the programs of this user; they start it themselves
+    #[command(hide = true)]
+    Serve(ServeArgs),
+}
+
+#[derive(clap::Args)]
+struct ServeArgs {
+    /// End after so many seconds without a client
+    #[arg(long, value_name = "SECONDS")]
+    idle: Option<u64>,
+    /// Nothing waits for the helper or reads its output
+    #[arg(long)]
+    detached: bool,
+}
+
+/// The result of a verb. The error is a message for people.
+type Done = Result<ExitCode, String>;
+
+/// Runs the verb of the command line.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.verb {
+        Verb::Status(verb) => verb.run(),
+        Verb::Join(verb) => verb.run(),
+        Verb::Invite(verb) => verb.run(),
+        Verb::Trust(verb) => verb.run(),
+        Verb::Untrust(verb) => verb.run(),
+        Verb::Key(verb) => verb.run(),
+        Verb::Push(verb) => verb.run(),
+        Verb::Pull(verb) => verb.run(),
+        Verb::Gc(verb) => verb.run(),
+        Verb::Doctor(verb) => verb.run(),
+        Verb::Serve(verb) => verb.run(),
+    };
+    done.unwrap_or_else(|why| {
+        crate::say(&format!("error: {why}"));
+        ExitCode::FAILURE
+    })
+}
+
+impl ServeArgs {
+    fn run(self) -> Done {
+        limit_memory();
+        let settings = RemoteSettings::read();
+        let local = Local::open(&settings)?;
+        let listener = local
+            .listen()
+            .map_err(|error| format!("no socket can be made: {error}"))?;
+        let Some(listener) = listener else {
+            // Another helper serves.
+            return Ok(ExitCode::SUCCESS);
+        };
+        let shared = session::open(&settings)?;
+        let options = ServeOptions {
+            idle: self.idle.map_or(IDLE, Duration::from_secs),
+            is_in_batch_job: BATCH_VARIABLES
+                .iter()
+                .any(|name| std::env::var_os(name).is_some()),
+        };
+        let runtime = runtime()?;
+        let served = runtime.block_on(async {
+            let acceptor = crate::server::Acceptor::new(listener)?;
+            Server::new(shared, local).serve(acceptor, options).await
+        });
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        served.map_err(|error| format!("the helper ends: {error}"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A server that lies about lengths can make the client of Redis read without end.
+fn limit_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    const MAX_BYTES: u64 = 2 << 30;
+    let old = getrlimit(Resource::Data);
+    let current = old
+        .current
+        .map_or(MAX_BYTES, |current| current.min(MAX_BYTES));
+    let new = Rlimit {
+        current: Some(current),
+        maximum: old.maximum,
+    };
+    let _ = setrlimit(Resource::Data, new);
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.map_err(|error| format!("no threads can be made: {error}"))
+}
+
+/// Writes a line to standard output. A reader that has gone is no error.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}");
+    let _ = out.flush();
+}
+
+/// The command `oclcache`: beside this program, else by its name.
+fn command() -> PathBuf {
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|own| Some(own.parent()?.join("oclcache")));
+    beside
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| "oclcache".into())
+}
+
+/// Writes a setting, by the command that owns the files of settings.
+fn set(key: &str, value: &str, is_system: bool) -> Result<(), String> {
+    let mut command = Command::new(command());
+    command.args(["config", "set"]);
+    if is_system {
+        command.arg("--system");
+    }
+    command.arg(key).arg(value);
+    command.stdout(std::process::Stdio::null());
+    let status = command
+        .status()
+        .map_err(|error| format!("cannot start `oclcache config set`: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("`oclcache config set {key}` failed")),
+    }
+}
+
+/// Tells a helper that runs to end, since the settings that it has read have changed.
+fn stop_helper() {
+    if let Ok(local) = Local::open(&RemoteSettings::read()) {
+        let stop = oclcache::remote::protocol::Request::Stop;
+        let _ = local.store().ask(&stop, Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,119 @@
+//! `oclcache remote push` and `pull`.
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use clap::Args;
+use oclcache::remote::settings::RemoteSettings;
+
+use super::{Done, print, runtime};
+use crate::local::{Local, Received};
+use crate::object::Kind;
+use crate::server::Server;
+use crate::session;
+use crate::shared::{Fetched, KeyBytes};
+
+/// Objects that are asked for at once.
+const BATCH: usize = 64;
+
+#[derive(Args)]
+pub struct PushArgs {
+    /// Also what was sent before, or before the store was set
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+pub struct PullArgs {}
+
+impl PushArgs {
+    pub fn run(self) -> Done {
+        let settings = RemoteSettings::read();
+        let local = Local::open(&settings)?;
+        let shared = session::open(&settings)?;
+        if !shared.can_write() {
+            return Err(match settings.is_readonly {
+                true => "nothing is sent: `remote_readonly` is set".to_owned(),
+                false => {
+                    "nothing is sent: there is no key; make one with `oclcache remote key new`"
+                        .to_owned()
+                }
+            });
+        }
+        if self.all {
+            local.send_all_again()?;
+        }
+        let server = Server::new(shared, local);
+        runtime()?
+            .block_on(async {
+                server.shared.guarded.check().await?;
+                server.send_all().await;
+                Ok::<(), crate::engine::EngineError>(())
+            })
+            .map_err(|error| error.to_string())?;
+        let sent = server.shared.counters.uploads.load(Ordering::Relaxed);
+        let left = server.local.pending_count();
+        let entries = |count: u64| {
+            if count == 1 {
+                "1 entry".to_owned()
+            } else {
+                format!("{count} entries")
+            }
+        };
+        print(&format!(
+            "sent {}; the outbox has {} left",
+            entries(sent),
+            entries(left.into())
+        ));
+        if let Some(trouble) = server.trouble().filter(|_| left > 0) {
+            return Err(trouble);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl PullArgs {
+    pub fn run(self) -> Done {
+        let settings = RemoteSettings::read();
+        let local = Local::open(&settings)?;
+        let shared = session::open(&settings)?;
+        let (mut stored, mut refused) = (0_u64, 0_u64);
+        let pulled = runtime()?.block_on(async {
+            let prefix = format!("{}e/", shared.root());
+            let objects = shared.guarded.list(&prefix).await?;
+            let keys = objects.iter().filter_map(|object| key_of(&object.name));
+            let lacking: Vec<KeyBytes> = keys.filter(|key| !local.has(key)).collect();
+            for batch in lacking.chunks(BATCH) {
+                let wanted: Vec<_> = batch.iter().map(|key| (Kind::Entry, *key)).collect();
+                for (key, found) in batch.iter().zip(shared.fetch(&wanted).await?) {
+                    match found {
+                        Fetched::Found(object) => {
+                            let signer = object.header.signer;
+                            match local.receive(key, object.payload, signer, true) {
+                                Received::Stored => stored += 1,
+                                Received::Present => {}
+                                Received::Refused(_) => refused += 1,
+                                Received::Failed(why) => return Ok(Err(why)),
+                            }
+                        }
+                        Fetched::Refused(_) => refused += 1,
+                        Fetched::Missing => {}
+                    }
+                }
+            }
+            Ok::<_, crate::engine::EngineError>(Ok(()))
+        });
+        pulled.map_err(|error| error.to_string())??;
+        print(&format!("stored {stored}, refused {refused}"));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The key in the name of an object.
+fn key_of(name: &str) -> Option<KeyBytes> {
+    let digits = name.rsplit('/').next()?;
+    let is_hex = digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let byte = |index: usize| u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = is_hex.then(|| (0..32).map(byte).collect())?;
+    bytes?.try_into().ok()
+}

@@ -1,0 +1,131 @@
+//! The engines: stores of named objects that already exist. We write no server.
+
+mod address;
+mod operator;
+mod redis;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use address::{Address, Scheme};
+
+use crate::credentials::Credential;
+
+/// How long a connection may take to be made.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an operation may take.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// The server cannot be reached.
+    Unreachable(String),
+    /// It did not answer in time.
+    TimedOut,
+    /// It refuses our credentials, or what they may do.
+    Denied(String),
+    /// It has no room, or wants fewer requests. Reads may still work.
+    Full(String),
+    /// Anything else.
+    Failed(String),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineError::Unreachable(why) => write!(f, "the server cannot be reached: {why}"),
+            EngineError::TimedOut => f.write_str("the server does not answer in time"),
+            EngineError::Denied(why) => write!(f, "the server refuses the credentials: {why}"),
+            EngineError::Full(why) => {
+                write!(f, "the server is full or wants fewer requests: {why}")
+            }
+            EngineError::Failed(why) => write!(f, "the server reports an error: {why}"),
+        }
+    }
+}
+
+/// The result of an operation.
+pub type Outcome<T> = Result<T, EngineError>;
+
+/// An object in a listing.
+#[derive(Clone, Debug)]
+pub struct ListedObject {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was written, in seconds since 1970 by the server's clock.
+    pub modified: Option<u64>,
+}
+
+/// What the settings say about a store.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// Where it is.
+    pub address: Address,
+    /// For this address only.
+    pub credential: Option<Credential>,
+    /// Whether the credentials of AWS' own tools are used.
+    pub uses_aws_credentials: bool,
+    /// Certificates of authorities in PEM that are trusted for it.
+    pub authorities: Option<Vec<u8>>,
+    /// How long an object that nobody reads is kept, if the engine can do that.
+    pub lifetime: Duration,
+    /// Whether this user may not write there.
+    pub is_readonly: bool,
+}
+
+/// A store of named objects.
+///
+/// No operation is bounded in time here, and none is repeated; see `guarded`.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    /// Connects, if the engine has connections, and makes one round trip.
+    async fn check(&self) -> Outcome<()>;
+    /// Reads objects, in few round trips, up to a size: longer ones are cut behind it. None: there is no such object.
+    async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>>;
+    /// Writes an object, and replaces the one of this name.
+    async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()>;
+    /// Deletes an object.
+    async fn delete(&self, name: &str) -> Outcome<()>;
+    /// The objects whose names begin with this.
+    async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>>;
+    /// What coordinates builds of several hosts, if the engine can do that.
+    fn leases(&self) -> Option<&dyn Leases> {
+        None
+    }
+    /// What the engine says about how it evicts objects, for people.
+    async fn eviction(&self) -> Option<Result<String, String>> {
+        None
+    }
+}
+
+/// Single flight across hosts. A lease has a name, and a token that only its holder knows.
+#[async_trait]
+pub trait Leases: Send + Sync {
+    /// Takes a lease unless somebody holds it. Returns whether it was taken.
+    async fn acquire(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool>;
+    /// Makes a lease last longer. Returns whether it is still ours.
+    async fn renew(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool>;
+    /// Gives a lease back, if it is ours.
+    async fn release(&self, name: &str, token: &str) -> Outcome<()>;
+    /// The token of the holder. None: nobody holds the lease.
+    async fn holder(&self, name: &str) -> Outcome<Option<String>>;
+}
+
+/// Makes the engine of an address. Nothing is connected yet.
+///
+/// # Errors
+/// For people: what is wrong with the settings.
+pub fn open(settings: &EngineSettings) -> Result<Box<dyn Engine>, String> {
+    crate::choose_cryptography();
+    match settings.address.scheme {
+        Scheme::Redis { .. } => Ok(Box::new(redis::Redis::new(settings)?)),
+        Scheme::S3 | Scheme::WebDav { .. } | Scheme::Directory => {
+            Ok(Box::new(operator::Files::new(settings)?))
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! An engine with deadlines, a circuit breaker, and a pause of writes when the store is full.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::engine::{Engine, EngineError, ListedObject, OPERATION_TIMEOUT, Outcome};
+
+/// The first and the longest time for which the store is not asked after it failed.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// Errors that open the breaker. One failed connection is enough.
+const MAX_ERRORS: u32 = 3;
+/// How long nothing is written after the store said that it is full.
+const WRITE_PAUSE: Duration = Duration::from_secs(300);
+/// The share of a new measurement in the mean time of a round trip, as a divisor.
+const SMOOTHING: u64 = 4;
+
+/// Keeps what outlives the helper: new processes do not even connect while the breaker is open.
+pub trait BreakerFile: Send + Sync {
+    /// For how long the store is not to be asked.
+    fn load(&self) -> Option<Duration>;
+    /// Stores for how long the store is not to be asked, and why; None: it may be asked. Failures are ignored: the breaker then
+    /// begins anew.
+    fn store(&self, open: Option<(Duration, &str)>);
+}
+
+/// Makes the engine anew if the credentials have changed since it was made.
+pub type Reload = Box<dyn Fn() -> Option<Box<dyn Engine>> + Send + Sync>;
+
+/// An engine that is safe to wait for.
+pub struct Guarded {
+    engine: Mutex<Arc<dyn Engine>>,
+    reload: Option<Reload>,
+    file: Box<dyn BreakerFile>,
+    breaker: Mutex<Breaker>,
+    /// The mean time of a round trip, in microseconds; 0: unknown.
+    round_trip_us: AtomicU64,
+    clock: fn() -> u64,
+}
+
+#[derive(Default)]
+struct Breaker {
+    /// Until when the store is not asked, in milliseconds since 1970.
+    open_until_ms: u64,
+    /// How long it was not asked the last time.
+    pause: Duration,
+    errors: u32,
+    writes_pause_until: Option<Instant>,
+    last_error: Option<EngineError>,
+}
+
+/// Now, in milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+impl Guarded {
+    /// An engine with the state that an earlier helper left.
+    pub fn new(engine: Box<dyn Engine>, file: Box<dyn BreakerFile>) -> Guarded {
+        Guarded::with_reload(engine, file, None)
+    }
+
+    /// The same; if the store refuses the credentials, they are read again.
+    pub fn with_reload(
+        engine: Box<dyn Engine>,
+        file: Box<dyn BreakerFile>,
+        reload: Option<Reload>,
+    ) -> Guarded {
+        let pause = file.load().unwrap_or_default().min(PAUSES.1);
+        let open_until_ms = match pause.is_zero() {
+            true => 0,
+            false => now_ms() + pause.as_millis() as u64,
+        };
+        let breaker = Breaker {
+            open_until_ms,
+            pause,
+            ..Breaker::default()
+        };
+        Guarded {
+            engine: Mutex::new(engine.into()),
+            reload,
+            file,
+            breaker: Mutex::new(breaker),
+            round_trip_us: AtomicU64::new(0),
+            clock: now_ms,
+        }
+    }
+
+    fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
+        self.breaker
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// For how long the store is not asked. None: it is asked.
+    pub fn is_open(&self) -> Option<Duration> {
+        let until = self.breaker().open_until_ms;
+        let left = until.saturating_sub((self.clock)());
+        // A clock that was set back must not keep the store unused for longer than the breaker ever does.
+        let left = Duration::from_millis(left).min(PAUSES.1);
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Whether nothing is written because the store said that it is full.
+    pub fn is_full(&self) -> bool {
+        let until = self.breaker().writes_pause_until;
+        until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// The last error, if nothing has succeeded since.
+    pub fn last_error(&self) -> Option<EngineError> {
+        self.breaker().last_error.clone()
+    }
+
+    /// The mean time of a round trip. None: nothing was measured yet.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let mean = self.round_trip_us.load(Ordering::Relaxed);
+        (mean > 0).then(|| Duration::from_micros(mean))
+    }
+
+    /// The engine itself, for what has no deadline.
+    pub fn engine(&self) -> Arc<dyn Engine> {
+        let engine = self.engine.lock();
+        engine
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Reads the credentials again. Returns whether there are others.
+    fn has_reloaded(&self) -> bool {
+        let Some(new) = self.reload.as_ref().and_then(|reload| reload()) else {
+            return false;
+        };
+        let mut engine = self
+            .engine
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        *engine = new.into();
+        true
+    }
+
+    /// Runs an operation with a deadline. Nothing is tried if the breaker is open.
+    pub async fn run<T>(&self, operation: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+        self.run_within(OPERATION_TIMEOUT, operation).await
+    }
+
+    async fn run_within<T>(
+        &self,
+        limit: Duration,
+        operation: impl Future<Output = Outcome<T>>,
+    ) -> Outcome<T> {
+        if self.is_open().is_some() {
+            let last = self.last_error();
+            let unknown = || EngineError::Unreachable("it failed a moment ago".to_owned());
+            return Err(last.unwrap_or_else(unknown));
+        }
+        let result = tokio::time::timeout(limit, operation).await;
+        let result = result.unwrap_or(Err(EngineError::TimedOut));
+        if matches!(result, Err(EngineError::Denied(_))) && self.has_reloaded() {
+            // The next operation uses the new ones.
+            return result;
+        }
+        self.note(result.as_ref().err());
+        result
+    }
+
+    /// Makes a round trip and connects, if there is no connection.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn check(&self) -> Outcome<()> {
+        let (started, engine) = (Instant::now(), self.engine());
+        self.run(engine.check()).await?;
+        self.measured(started.elapsed());
+        Ok(())
+    }
+
+    /// See [`Engine::read`].
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>> {
+        let (started, engine) = (Instant::now(), self.engine());
+        let found = self.run(engine.read(names, limit)).await?;
+        self.measured(started.elapsed());
+        Ok(found)
+    }
+
+    /// See [`Engine::write`]. Nothing is tried for a while after the store was full.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()> {
+        if self.is_full() {
+            let last = self.last_error();
+            return Err(
+                last.unwrap_or_else(|| EngineError::Full("it was full a moment ago".to_owned()))
+            );
+        }
+        self.run(self.engine().write(name, bytes)).await
+    }
+
+    /// See [`Engine::list`], which takes longer than one operation.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>> {
+        self.run_within(OPERATION_TIMEOUT * 60, self.engine().list(prefix))
+            .await
+    }
+
+    fn measured(&self, took: Duration) {
+        let took = (took.as_micros() as u64).max(1);
+        let mean = self.round_trip_us.load(Ordering::Relaxed);
+        let new = match mean {
+            0 => took,
+            mean => mean - mean / SMOOTHING + took / SMOOTHING,
+        };
+        self.round_trip_us.store(new.max(1), Ordering::Relaxed);
+    }
+
+    fn note(&self, error: Option<&EngineError>) {
+        let mut breaker = self.breaker();
+        breaker.last_error = error.cloned();
+        match error {
+            None => {
+                breaker.errors = 0;
+                if !breaker.pause.is_zero() {
+                    (breaker.pause, breaker.open_until_ms) = (Duration::ZERO, 0);
+                    self.file.store(None);
+                }
+                return;
+            }
+            Some(EngineError::Full(_)) => {
+                breaker.writes_pause_until = Some(Instant::now() + WRITE_PAUSE);
+                return;
+            }
+            Some(EngineError::Unreachable(_) | EngineError::Denied(_) | EngineError::TimedOut) => {
+                breaker.errors = MAX_ERRORS;
+            }
+            Some(EngineError::Failed(_)) => breaker.errors += 1,
+        }
+        if breaker.errors >= MAX_ERRORS {
+            breaker.pause = (breaker.pause * 2).clamp(PAUSES.0, PAUSES.1);
+            breaker.open_until_ms = (self.clock)() + breaker.pause.as_millis() as u64;
+            let why = error.map(EngineError::to_string).unwrap_or_default();
+            self.file.store(Some((breaker.pause, &why)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! The user's own store and the outbox, as the server uses them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use oclcache::remote::Key;
+use oclcache::remote::local::{self, LocalStore, NotReceived, NotSent};
+use oclcache::remote::settings::{RemoteContent, RemoteSettings};
+use oclcache::remote::socket::Listener;
+
+use crate::guarded::BreakerFile;
+use crate::object::{SignerId, Versions};
+use crate::shared::KeyBytes;
+
+/// What prefetching may bring in one day, as a divisor of the cache's limit.
+const PREFETCH_SHARE: u64 = 10;
+/// The same if the cache has no limit, in bytes.
+const PREFETCH_BYTES: u64 = 512 << 20;
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+/// The local store.
+pub struct Local {
+    store: LocalStore,
+    content: RemoteContent,
+    bakes: bool,
+    prefetch_limit: u64,
+    /// What was prefetched today, in bytes, and the day. A new helper begins anew.
+    prefetched: AtomicU64,
+    day: AtomicU64,
+}
+
+/// What became of an entry that was received.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// It is stored.
+    Stored,
+    /// There was one.
+    Present,
+    /// It must not be used.
+    Refused(String),
+    /// It could not be stored.
+    Failed(String),
+}
+
+/// An entry of the outbox.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// It is to be sent.
+    Entry(local::OutgoingEntry),
+    /// It is never sent.
+    Never(String),
+    /// It may be sent later.
+    NotYet,
+}
+
+/// What has happened since the state was written.
+pub struct StateChange {
+    /// What is wrong, for people; empty: nothing.
+    pub trouble: String,
+    /// Objects that were refused.
+    pub refused: u64,
+    /// Failed operations.
+    pub errors: u64,
+    /// Entries that somebody asked for.
+    pub received: u64,
+    /// Entries that nobody has asked for yet.
+    pub prefetched: u64,
+    /// Entries that were sent.
+    pub sent: u64,
+    /// Bytes that came.
+    pub bytes_in: u64,
+    /// Bytes that went.
+    pub bytes_out: u64,
+}
+
+impl Local {
+    /// Opens the cache directory.
+    ///
+    /// # Errors
+    /// For people: why it cannot be used.
+    pub fn open(settings: &RemoteSettings) -> Result<Local, String> {
+        Ok(Local {
+            store: LocalStore::open(settings)?,
+            content: settings.content,
+            bakes: settings.bakes,
+            prefetch_limit: settings
+                .max_size
+                .map_or(PREFETCH_BYTES, |size| size / PREFETCH_SHARE),
+            prefetched: AtomicU64::new(0),
+            day: AtomicU64::new(0),
+        })
+    }
+
+    /// The versions of keys and entries that this program knows.
+    pub fn versions() -> Versions {
+        Versions {
+            key: local::KEY_VERSION,
+            entry: local::ENTRY_VERSION,
+        }
+    }
+
+    /// The store itself.
+    pub fn store(&self) -> &LocalStore {
+        &self.store
+    }
+
+    /// Listens for clients. None if another helper does.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listen(&self) -> std::io::Result<Option<Listener>> {
+        self.store.listen()
+    }
+
+    /// Whether a look-up would find an entry.
+    pub fn has(&self, key: &KeyBytes) -> bool {
+        self.store.has(&Key(*key))
+    }
+
+    /// Checks a verified payload as an import does, and stores it.
+    pub fn receive(
+        &self,
+        key: &KeyBytes,
+        payload: Vec<u8>,
+        signer: SignerId,
+        is_prefetched: bool,
+    ) -> Received {
+        let length = payload.len() as u64;
+        let signer = u64::from_le_bytes(signer.0);
+        let received = self
+            .store
+            .receive(&Key(*key), payload, signer, is_prefetched, self.bakes);
+        match received {
+            Ok(local::Received::Stored(_)) => {
+                if is_prefetched {
+                    self.prefetched.fetch_add(length, Ordering::Relaxed);
+                }
+                Received::Stored
+            }
+            Ok(local::Received::Present) => Received::Present,
+            Err(NotReceived::Refused(why)) => Received::Refused(why),
+            Err(NotReceived::Failed(why)) => Received::Failed(why),
+        }
+    }
+
+    /// Whether more may be prefetched today.
+    pub fn has_room_for_prefetch(&self) -> bool {
+        let day = crate::guarded::now_ms() / DAY_MS;
+        if self.day.swap(day, Ordering::Relaxed) != day {
+            self.prefetched.store(0, Ordering::Relaxed);
+        }
+        self.prefetched.load(Ordering::Relaxed) < self.prefetch_limit
+    }
+
+    /// The keys in the outbox.
+    pub fn pending(&self) -> Vec<KeyBytes> {
+        let keys = self.store.outbox().map(|outbox| outbox.pending());
+        let keys = keys.and_then(Result::ok).unwrap_or_default();
+        keys.into_iter().map(|key| key.0).collect()
+    }
+
+    /// How many there are.
+    pub fn pending_count(&self) -> u32 {
+        u32::try_from(self.pending().len()).unwrap_or(u32::MAX)
+    }
+
+    /// Notes that an entry was sent, or need not be.
+    pub fn sent(&self, key: &KeyBytes) {
+        let key = Key(*key);
+        if let Some(outbox) = self.store.outbox()
+            && let Some(marker) = outbox.marker(&key)
+            && let Err(error) = outbox.sent(&key, &marker)
+        {
+            self.log(&error.to_string());
+        }
+    }
+
+    /// Puts all entries that this machine's driver built, and that are still there, into the outbox. Returns how many.
+    ///
+    /// # Errors
+    /// For people: the outbox cannot be used.
+    pub fn send_all_again(&self) -> Result<usize, String> {
+        let outbox = self
+            .store
+            .outbox()
+            .ok_or("there is no place for the outbox: set XDG_STATE_HOME or HOME")?;
+        let mut count = 0;
+        for key in outbox.all().map_err(|error| error.to_string())? {
+            let is_there = self.store.has(&key);
+            if is_there && outbox.send_again(&key).map_err(|error| error.to_string())? {
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// An entry of the outbox in the form in which it is sent.
+    pub fn outgoing(&self, key: &KeyBytes) -> Outgoing {
+        match self.store.outgoing(&Key(*key), self.content) {
+            Ok(entry) => Outgoing::Entry(entry),
+            // It is baked later, and then it has a new marker.
+            Err(NotSent::Recipe) => Outgoing::NotYet,
+            Err(why) => Outgoing::Never(why.to_string()),
+        }
+    }
+
+    /// Adds to the state that others read.
+    pub fn add_state(&self, change: StateChange) {
+        let old = self.store.state();
+        let mut new = old.clone();
+        new.trouble = change.trouble;
+        new.refused += change.refused;
+        new.errors += change.errors;
+        new.received += change.received;
+        new.prefetched += change.prefetched;
+        new.sent += change.sent;
+        new.bytes_in += change.bytes_in;
+        new.bytes_out += change.bytes_out;
+        if new != old {
+            let _ = self.store.set_state(&new);
+        }
+    }
+
+    /// One line for people. The helper's standard error is closed if the library has started it.
+    pub fn log(&self, text: &str) {
+        crate::say(text);
+    }
+}
+
+/// The file of the breaker beside the socket.
+pub struct LocalBreaker(LocalStore);
+
+impl LocalBreaker {
+    /// Opens the cache directory for it.
+    ///
+    /// # Errors
+    /// For people: why it cannot be used.
+    pub fn open(settings: &RemoteSettings) -> Result<LocalBreaker, String> {
+        LocalStore::open(settings).map(LocalBreaker)
+    }
+}
+
+impl BreakerFile for LocalBreaker {
+    fn load(&self) -> Option<Duration> {
+        self.0.breaker()
+    }
+
+    fn store(&self, open: Option<(Duration, &str)>) {
+        let _ = self.0.set_breaker(open);
+    }
+}

@@ -1,0 +1,408 @@
+//! The helper: answers programs, fills the user's own store, and sends what the outbox names.
+
+mod bundles;
+mod connection;
+mod leases;
+mod uploads;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use oclcache::remote::protocol::{Answer, Get, Request};
+use tokio::sync::Notify;
+
+use crate::local::{Local, Received};
+use crate::object::{Kind, Object};
+use crate::shared::{Counters, Fetched, KeyBytes, SharedStore};
+use bundles::Bundles;
+pub use connection::Acceptor;
+use connection::Connection;
+use leases::LeaseMemory;
+
+/// The helper ends after so long without a client.
+pub const IDLE: Duration = Duration::from_secs(120);
+/// How often it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the helper of a batch job sends what is left at its end.
+const LAST_FLUSH: Duration = Duration::from_secs(10);
+/// How long work may be queued without a client, if the store does not take it: the outbox keeps it for the next helper.
+const STUCK: Duration = Duration::from_secs(600);
+/// Clients that are served at once.
+const MAX_CONNECTIONS: usize = 512;
+
+/// How a fetch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchEnd {
+    /// The local store has the entry.
+    Stored,
+    /// The store lacks it.
+    Missing,
+    /// It must not be used.
+    Refused,
+    /// The store failed.
+    Failed,
+}
+
+type SharedFetch = Shared<BoxFuture<'static, FetchEnd>>;
+
+/// The helper.
+pub struct Server {
+    /// The store that machines share.
+    pub shared: SharedStore,
+    /// The user's own store.
+    pub local: Local,
+    fetches: Mutex<HashMap<KeyBytes, SharedFetch>>,
+    bundles: Mutex<Bundles>,
+    leases: Mutex<LeaseMemory>,
+    /// Something is to be sent.
+    wake_uploader: Notify,
+    /// Only one pass over the outbox runs at a time.
+    uploading: tokio::sync::Mutex<()>,
+    connections: AtomicUsize,
+    last_client: Mutex<Instant>,
+    /// Processes that have asked, and have not ended yet as far as is known.
+    clients: Mutex<Vec<u32>>,
+    received: AtomicU64,
+    prefetched: AtomicU64,
+    stops: AtomicBool,
+    stop: Notify,
+}
+
+/// Locks a mutex that no panic can leave inconsistent.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the helper runs.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeOptions {
+    /// Ends after so long without a client.
+    pub idle: Duration,
+    /// Ends with the last client.
+    pub is_in_batch_job: bool,
+}
+
+impl Server {
+    /// A helper. It listens to nobody yet.
+    pub fn new(shared: SharedStore, local: Local) -> Arc<Server> {
+        Arc::new(Server {
+            shared,
+            local,
+            fetches: Mutex::default(),
+            bundles: Mutex::default(),
+            leases: Mutex::default(),
+            wake_uploader: Notify::new(),
+            uploading: tokio::sync::Mutex::new(()),
+            connections: AtomicUsize::new(0),
+            last_client: Mutex::new(Instant::now()),
+            clients: Mutex::default(),
+            received: AtomicU64::new(0),
+            prefetched: AtomicU64::new(0),
+            stops: AtomicBool::new(false),
+            stop: Notify::new(),
+        })
+    }
+
+    /// Serves until it is idle or told to stop.
+    ///
+    /// # Errors
+    /// The system's, if the helper cannot wait for clients.
+    pub async fn serve(
+        self: &Arc<Self>,
+        acceptor: Acceptor,
+        options: ServeOptions,
+    ) -> io::Result<()> {
+        let uploader = tokio::spawn(uploads::run(self.clone()));
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            tokio::select! {
+                accepted = acceptor.accept() => {
+                    let connection = accepted?;
+                    if self.connections.load(Ordering::Relaxed) < MAX_CONNECTIONS {
+                        self.connections.fetch_add(1, Ordering::Relaxed);
+                        let server = self.clone();
+                        tokio::spawn(async move {
+                            server.client(connection).await;
+                            server.connections.fetch_sub(1, Ordering::Relaxed);
+                            *locked(&server.last_client) = Instant::now();
+                        });
+                    }
+                }
+                _ = look.tick() => {
+                    self.write_state();
+                    if !acceptor.is_reachable() || self.is_to_end(options) {
+                        break;
+                    }
+                }
+                () = self.stop.notified() => break,
+            }
+        }
+        uploader.abort();
+        // Nobody is to connect to a helper that ends.
+        drop(acceptor);
+        let left = self.flush(LAST_FLUSH).await;
+        self.write_state();
+        if left > 0 {
+            let text = match left {
+                1 => "1 entry was not sent; it stays in the outbox".to_owned(),
+                _ => format!("{left} entries were not sent; they stay in the outbox"),
+            };
+            self.local.log(&text);
+        }
+        Ok(())
+    }
+
+    fn is_to_end(&self, options: ServeOptions) -> bool {
+        if self.connections.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        let idle = locked(&self.last_client).elapsed();
+        if options.is_in_batch_job {
+            let mut clients = locked(&self.clients);
+            clients.retain(|pid| is_alive(*pid));
+            // Who started the helper has not asked yet.
+            return clients.is_empty() && idle > LOOK * 4;
+        }
+        let is_queued = self.shared.can_write() && self.local.pending_count() > 0;
+        idle >= if is_queued {
+            options.idle.max(STUCK)
+        } else {
+            options.idle
+        }
+    }
+
+    /// Answers one client, who asks one question.
+    async fn client(self: &Arc<Self>, connection: Connection) {
+        if let Some(pid) = connection.peer() {
+            let mut clients = locked(&self.clients);
+            if !clients.contains(&pid) {
+                clients.push(pid);
+            }
+        }
+        let request = tokio::time::timeout(Duration::from_secs(5), connection.request()).await;
+        let Ok(Some(request)) = request else {
+            return;
+        };
+        match request {
+            Request::Hello => {
+                if self.shared.guarded.is_open().is_none() {
+                    let _ = self.shared.guarded.check().await;
+                }
+            }
+            Request::Get(get) => self.get(get, &connection).await,
+            Request::Put(_) => self.wake_uploader.notify_one(),
+            Request::Done { .. } => {}
+            Request::Status => connection.answer(&Answer::Text(self.status())),
+            Request::Flush { wait_ms } => {
+                let left = self.flush(Duration::from_millis(wait_ms.into())).await;
+                connection.answer(&Answer::Left(left));
+            }
+            Request::Stop => {
+                self.stops.store(true, Ordering::Relaxed);
+                connection.answer(&Answer::Left(self.local.pending_count()));
+                self.stop.notify_one();
+            }
+        }
+    }
+
+    async fn get(self: &Arc<Self>, get: Get, connection: &Connection) {
+        let key = get.key.0;
+        locked(&self.bundles).note_used(get.first_missed.0, key);
+        if let Some(open) = self.shared.guarded.is_open() {
+            return connection.answer(&opened(open));
+        }
+        let was_missing = self.shared.was_missing(Kind::Entry, &key);
+        let end = match was_missing {
+            true => FetchEnd::Missing,
+            false => {
+                let fetch = self.start_fetch(key, get.first_missed.0);
+                let wait = Duration::from_micros(get.wait_us.into());
+                let predicted = self.shared.guarded.round_trip();
+                if predicted.is_some_and(|predicted| predicted > wait) {
+                    return connection.answer(&Answer::Later);
+                }
+                match tokio::time::timeout(wait, fetch).await {
+                    Ok(end) => end,
+                    Err(_) => return connection.answer(&Answer::Later),
+                }
+            }
+        };
+        match end {
+            FetchEnd::Stored => connection.answer(&Answer::Hit),
+            FetchEnd::Missing if get.wants_lease && get.wait_us > 0 => {
+                self.lease(&get, connection).await
+            }
+            FetchEnd::Missing | FetchEnd::Refused => connection.answer(&Answer::Miss),
+            FetchEnd::Failed => match self.shared.guarded.is_open() {
+                Some(open) => connection.answer(&opened(open)),
+                None => connection.answer(&Answer::Miss),
+            },
+        }
+    }
+
+    /// Fetches an entry, and once for each first key the bundle of that name. Whoever asks meanwhile shares the result.
+    fn start_fetch(self: &Arc<Self>, key: KeyBytes, first_missed: KeyBytes) -> SharedFetch {
+        let mut fetches = locked(&self.fetches);
+        if let Some(fetch) = fetches.get(&key) {
+            return fetch.clone();
+        }
+        let server = self.clone();
+        let task = tokio::spawn(async move {
+            let end = server.fetch(key, first_missed).await;
+            locked(&server.fetches).remove(&key);
+            end
+        });
+        let fetch = task
+            .map(|end| end.unwrap_or(FetchEnd::Failed))
+            .boxed()
+            .shared();
+        fetches.insert(key, fetch.clone());
+        fetch
+    }
+
+    async fn fetch(self: &Arc<Self>, key: KeyBytes, first_missed: KeyBytes) -> FetchEnd {
+        let mut wanted = vec![(Kind::Entry, key)];
+        let with_bundle = locked(&self.bundles).is_to_fetch(&first_missed);
+        if with_bundle {
+            wanted.push((Kind::Bundle, first_missed));
+        }
+        let Ok(found) = self.shared.fetch(&wanted).await else {
+            locked(&self.bundles).not_fetched(&first_missed);
+            return FetchEnd::Failed;
+        };
+        let mut found = found.into_iter();
+        let entry = found.next();
+        let bundle = found.next();
+        let end = match entry {
+            Some(Fetched::Found(object)) => self.store(key, *object, false).await,
+            Some(Fetched::Refused(_)) => FetchEnd::Refused,
+            Some(Fetched::Missing) | None => {
+                Counters::add(&self.shared.counters.misses, 1);
+                FetchEnd::Missing
+            }
+        };
+        if let Some(Fetched::Found(bundle)) = bundle {
+            let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
+            tokio::spawn(bundles::prefetch(self.clone(), keys));
+        }
+        end
+    }
+
+    /// Checks an entry as an import does, and stores it.
+    async fn store(
+        self: &Arc<Self>,
+        key: KeyBytes,
+        object: Object,
+        is_prefetched: bool,
+    ) -> FetchEnd {
+        let server = self.clone();
+        let stored = tokio::task::spawn_blocking(move || {
+            let signer = object.header.signer;
+            server
+                .local
+                .receive(&key, object.payload, signer, is_prefetched)
+        });
+        match stored
+            .await
+            .unwrap_or(Received::Failed("the helper failed".to_owned()))
+        {
+            Received::Stored => {
+                Counters::add(&self.shared.counters.hits, 1);
+                let counter = if is_prefetched {
+                    &self.prefetched
+                } else {
+                    &self.received
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+                FetchEnd::Stored
+            }
+            Received::Present => FetchEnd::Stored,
+            Received::Refused(why) => {
+                let name = self.shared.name(Kind::Entry, &key);
+                self.shared.note_refused(&name, &why);
+                FetchEnd::Refused
+            }
+            Received::Failed(why) => {
+                self.local.log(&format!("an entry cannot be stored: {why}"));
+                FetchEnd::Failed
+            }
+        }
+    }
+
+    fn write_state(&self) {
+        let counters = &self.shared.counters;
+        let count = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        self.local.add_state(crate::local::StateChange {
+            trouble: self.trouble().unwrap_or_default(),
+            refused: count(&counters.refused),
+            errors: count(&counters.errors),
+            received: count(&self.received),
+            prefetched: count(&self.prefetched),
+            sent: count(&counters.uploads),
+            bytes_in: count(&counters.bytes_in),
+            bytes_out: count(&counters.bytes_out),
+        });
+    }
+
+    /// What is wrong now, and what to do, for people.
+    pub fn trouble(&self) -> Option<String> {
+        use crate::engine::EngineError;
+        let error = self.shared.guarded.last_error();
+        let advice = error.map(|error| {
+            let step = match &error {
+                EngineError::Unreachable(_) => "check that the server runs, its address (`oclcache config get remote`) and the network",
+                EngineError::TimedOut => "check the server and the network; until then everything is compiled here",
+                EngineError::Denied(_) => "set the password anew: `oclcache config set remote` with a URL that has user and password",
+                EngineError::Full(_) => "make room there or let it evict (Redis: `maxmemory-policy allkeys-lru`); reading goes on",
+                EngineError::Failed(_) => "see the log of the server",
+            };
+            format!("{error}; {step}")
+        });
+        advice.or_else(|| {
+            let refusal = self.shared.last_refusal()?;
+            Some(format!(
+                "an object was refused: {refusal}; if you trust its signer, type `oclcache remote trust NAME KEY`"
+            ))
+        })
+    }
+
+    /// The state, for people.
+    pub fn status(&self) -> String {
+        let guarded = &self.shared.guarded;
+        let mut text = String::new();
+        let mut row = |name: &str, value: String| text += &format!("  {name:<18}{value}\n");
+        row(
+            "state",
+            match (guarded.is_open(), guarded.last_error()) {
+                (Some(open), _) => format!(
+                    "the store is not asked for another {} s",
+                    open.as_secs() + 1
+                ),
+                (None, Some(_)) => "the last operation failed".to_owned(),
+                (None, None) => "in order".to_owned(),
+            },
+        );
+        if let Some(trip) = guarded.round_trip() {
+            row("round trip", format!("{:.1} ms", trip.as_secs_f64() * 1e3));
+        }
+        if let Some(trouble) = self.trouble() {
+            row("trouble", trouble);
+        }
+        row("to be sent", self.local.pending_count().to_string());
+        text
+    }
+}
+
+fn opened(open: Duration) -> Answer {
+    let retry_ms = u32::try_from(open.as_millis()).unwrap_or(u32::MAX).max(1);
+    Answer::Open { retry_ms }
+}
+
+fn is_alive(pid: u32) -> bool {
+    std::path::Path::new("/proc").join(pid.to_string()).exists()
+}

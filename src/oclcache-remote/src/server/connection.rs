@@ -1,0 +1,84 @@
+//! The socket, as Tokio waits for it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use oclcache::remote::protocol::{Answer, MAX_REQUEST_BYTES, Request};
+use oclcache::remote::socket::{self, Listener};
+use tokio::io::unix::AsyncFd;
+
+/// Accepts clients.
+pub struct Acceptor {
+    listener: Listener,
+    /// Another descriptor of the same socket.
+    ready: AsyncFd<OwnedFd>,
+}
+
+impl Acceptor {
+    /// Waits at a listener. Only inside of a runtime.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(listener: Listener) -> io::Result<Acceptor> {
+        let ready = AsyncFd::new(listener.as_fd().try_clone_to_owned()?)?;
+        Ok(Acceptor { listener, ready })
+    }
+
+    /// The next client.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn accept(&self) -> io::Result<Connection> {
+        loop {
+            let mut guard = self.ready.readable().await?;
+            match guard.try_io(|_| self.listener.accept()) {
+                Ok(Ok(socket)) => return Ok(Connection(AsyncFd::new(socket)?)),
+                Ok(Err(error)) if is_of_client(&error) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Whether the socket still has its name.
+    pub fn is_reachable(&self) -> bool {
+        self.listener.is_reachable()
+    }
+}
+
+/// Whether the client has gone before it was accepted.
+fn is_of_client(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+    )
+}
+
+/// A client.
+pub struct Connection(AsyncFd<OwnedFd>);
+
+impl Connection {
+    /// The next request. None: the client has hung up, or has sent something else.
+    pub async fn request(&self) -> Option<Request> {
+        let mut packet = [0; MAX_REQUEST_BYTES];
+        loop {
+            let mut guard = self.0.readable().await.ok()?;
+            match guard.try_io(|socket| socket::receive(socket.as_fd(), &mut packet)) {
+                Ok(Ok(length)) => return Request::decode(&packet[..length]),
+                Ok(Err(_)) => return None,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Answers. A client that has gone is no error.
+    pub fn answer(&self, answer: &Answer) {
+        let _ = socket::send(self.0.get_ref().as_fd(), &answer.encode());
+    }
+
+    /// The process of the client.
+    pub fn peer(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(self.0.get_ref()).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+}

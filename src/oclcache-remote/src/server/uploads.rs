@@ -1,0 +1,150 @@
+//! Sends what the outbox names: some time after the last change, so that a program that builds is not disturbed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Server, locked};
+use crate::local::Outgoing;
+use crate::object::Kind;
+use crate::shared::{KeyBytes, UploadError, encode_bundle, now};
+
+/// How long after the last change.
+const QUIET: Duration = Duration::from_secs(2);
+/// How often the outbox is looked at even if nobody says that it has changed.
+const LOOK: Duration = Duration::from_secs(30);
+/// What compiles faster than so many round trips is not worth a question.
+const MIN_ROUND_TRIPS: u32 = 5;
+/// Uploads at once.
+const CONCURRENT: usize = 8;
+
+/// Sends until the helper ends.
+pub async fn run(server: Arc<Server>) {
+    // What an earlier helper has left.
+    let mut at = Instant::now() + QUIET;
+    loop {
+        match timeout_at(at, server.wake_uploader.notified()).await {
+            Ok(()) => at = Instant::now() + QUIET,
+            Err(_) => {
+                server.send_all().await;
+                at = Instant::now() + LOOK;
+            }
+        }
+    }
+}
+
+/// What became of one entry of the outbox.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    /// It is in the store, or need not be.
+    Done,
+    /// It stays in the outbox.
+    Stays,
+    /// The store takes nothing more.
+    Stopped,
+}
+
+impl Server {
+    /// Sends what is in the outbox within a time. Returns how many entries are left.
+    pub(super) async fn flush(&self, wait: Duration) -> u32 {
+        let _ = tokio::time::timeout(wait, self.send_all()).await;
+        self.local.pending_count()
+    }
+
+    /// Sends one entry at once, because another host waits for it.
+    pub(super) async fn send_now(&self, key: &KeyBytes) {
+        self.send(key, false, false).await;
+    }
+
+    /// Sends what is in the outbox, and the bundles.
+    pub async fn send_all(&self) {
+        if !self.shared.can_write()
+            || self.shared.guarded.is_full()
+            || self.shared.guarded.is_open().is_some()
+        {
+            return;
+        }
+        let _only = self.uploading.lock().await;
+        let keys = self.local.pending();
+        if !keys.is_empty() {
+            if self.shared.guarded.round_trip().is_none()
+                && self.shared.guarded.check().await.is_err()
+            {
+                return;
+            }
+            let Ok(present) = self.shared.present(Kind::Entry, &keys).await else {
+                return;
+            };
+            let sends = keys
+                .iter()
+                .zip(present)
+                .map(|(key, is_present)| self.send(key, is_present, true));
+            let sends: Vec<_> = sends.collect();
+            let mut sends = stream::iter(sends).buffer_unordered(CONCURRENT);
+            while let Some(sent) = sends.next().await {
+                if sent == Sent::Stopped {
+                    return;
+                }
+            }
+        }
+        self.send_bundles().await;
+    }
+
+    /// `is_spared`: whether an entry that compiles fast is left out.
+    async fn send(&self, key: &KeyBytes, is_present: bool, is_spared: bool) -> Sent {
+        if is_present {
+            self.local.sent(key);
+            return Sent::Done;
+        }
+        let outgoing = match self.local.outgoing(key) {
+            Outgoing::Entry(entry) => entry,
+            Outgoing::Never(_) => {
+                self.local.sent(key);
+                return Sent::Done;
+            }
+            Outgoing::NotYet => return Sent::Stays,
+        };
+        let trips = self.shared.guarded.round_trip().unwrap_or_default() * MIN_ROUND_TRIPS;
+        if is_spared && Duration::from_nanos(outgoing.compile_ns) < trips {
+            self.local.sent(key);
+            return Sent::Done;
+        }
+        let (created, time) = (outgoing.created, outgoing.compile_ns);
+        let upload = self
+            .shared
+            .upload(Kind::Entry, key, &outgoing.bytes, created, time);
+        match upload.await {
+            Ok(_) => {
+                self.local.sent(key);
+                Sent::Done
+            }
+            Err(UploadError::Unsigned(why)) => {
+                self.local.log(&format!("an entry is not sent: {why}"));
+                self.local.sent(key);
+                Sent::Done
+            }
+            Err(UploadError::Engine(_)) => {
+                match self.shared.guarded.is_open().is_some() || self.shared.guarded.is_full() {
+                    true => Sent::Stopped,
+                    false => Sent::Stays,
+                }
+            }
+        }
+    }
+
+    async fn send_bundles(&self) {
+        let changed = locked(&self.bundles).changed();
+        for (first, keys) in changed {
+            let payload = encode_bundle(&keys);
+            let sent = self
+                .shared
+                .upload(Kind::Bundle, &first, &payload, now(), 0)
+                .await;
+            if matches!(sent, Err(UploadError::Engine(_))) {
+                locked(&self.bundles).not_sent(first);
+            }
+        }
+    }
+}

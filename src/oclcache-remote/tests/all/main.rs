@@ -1,0 +1,8 @@
+//! Tests of the helper with real servers, which they start on 127.0.0.1 or in network namespaces of their own. `ci/remote` runs them.
+
+mod cluster;
+mod engines;
+mod faults;
+mod flows;
+mod support;
+mod trust;

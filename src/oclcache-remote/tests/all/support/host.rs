@@ -1,0 +1,238 @@
+//! A host: a home, a cache, a configuration and a state of its own, with oclcache installed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// Where `ci/remote` has built the library, the command and the programs of the tests.
+fn built() -> PathBuf {
+    let built = std::env::var_os("OCLCACHE_TEST_BUILT");
+    built
+        .expect("OCLCACHE_TEST_BUILT is not set: run ci/remote")
+        .into()
+}
+
+/// The directory in which oclcache is installed: all hosts share the files, as from one package.
+fn installed() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        // Not below /tmp, where others could replace it: the library starts no such helper.
+        let directory = built().join(format!("remote-installed-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir(&directory).expect("made");
+        let files = [
+            (built().join("oclcache"), "oclcache"),
+            (built().join("liboclcache.so"), "liboclcache.so"),
+            (
+                env!("CARGO_BIN_EXE_oclcache-remote").into(),
+                "oclcache-remote",
+            ),
+        ];
+        for (from, to) in files {
+            // A hard link keeps what was built if cargo builds again.
+            let to = directory.join(to);
+            if std::fs::hard_link(&from, &to).is_err() {
+                std::fs::copy(&from, &to)
+                    .unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+            }
+        }
+        directory
+    })
+}
+
+pub struct Host {
+    directory: TempDir,
+    /// Set for each program.
+    pub variables: BTreeMap<String, OsString>,
+    /// Put before each program.
+    pub prefix: Vec<String>,
+}
+
+/// What became of a program.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    #[track_caller]
+    pub fn ok(self) -> Ran {
+        assert_eq!(self.code, Some(0), "{}\n{}", self.stdout, self.stderr);
+        self
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop_helper();
+    }
+}
+
+impl Host {
+    /// A host on which the stub driver compiles for 50 ms.
+    pub fn new() -> Host {
+        let directory = tempfile::Builder::new()
+            .prefix("oclcache-host-")
+            .tempdir()
+            .expect("a directory");
+        let host = Host {
+            directory,
+            variables: BTreeMap::new(),
+            prefix: Vec::new(),
+        };
+        for name in ["home", "icd", "run"] {
+            std::fs::create_dir(host.path(name)).expect("made");
+        }
+        let stub = built().join("examples/libstub_driver.so");
+        let icd = |name: &str, library: &Path| {
+            let directory = host.path(name);
+            std::fs::create_dir_all(&directory).expect("made");
+            std::fs::write(directory.join("x.icd"), format!("{}\n", library.display()))
+                .expect("written");
+        };
+        icd("icd", &installed().join("liboclcache.so"));
+        icd("vendors", &stub);
+        host
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.variables.insert(name.to_owned(), value.into());
+    }
+
+    /// A program with nothing of this machine's environment.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut words = self.prefix.iter();
+        let mut command = match words.next() {
+            None => Command::new(program),
+            Some(first) => {
+                let mut command = Command::new(first);
+                command.args(words).arg(program);
+                command
+            }
+        };
+        command.env_clear().stdin(Stdio::null());
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .env("PATH", format!("{}:{path}", installed().display()))
+            .env("LC_ALL", "C.UTF-8")
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("OCL_ICD_VENDORS", self.path("icd"))
+            .env("OCLCACHE_VENDORS", self.path("vendors"))
+            .env("OCLCACHE_SYSTEM_DIRS", "none")
+            .env("OCLCACHE_AUTOBAKE", "0")
+            .env("OCLCACHE_AUDIT", "0")
+            .env("OCLCACHE_RECORD", "inline")
+            .env("STUB_BUILD_MS", "50")
+            .env("STUB_LOG", self.path("stub.log"))
+            .envs(&self.variables);
+        command
+    }
+
+    pub fn run(&self, command: &mut Command) -> Ran {
+        let output = command
+            .output()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = output;
+        Ran {
+            code: status.code(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+
+    pub fn remote_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&installed().join("oclcache-remote"));
+        command.args(arguments);
+        command
+    }
+
+    /// A verb of the helper.
+    pub fn remote(&self, arguments: &[&str]) -> Ran {
+        self.run(&mut self.remote_command(arguments))
+    }
+
+    /// A verb of the command.
+    pub fn oclcache(&self, arguments: &[&str]) -> Ran {
+        self.run(self.command(&installed().join("oclcache")).args(arguments))
+    }
+
+    /// The client with these arguments, ready to run.
+    pub fn client_command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&built().join("examples/client"));
+        command.args(arguments);
+        command
+    }
+
+    /// Builds and runs so many programs. Each computes what it should, or the client fails.
+    pub fn build(&self, keys: u32) -> Ran {
+        self.run(&mut self.client_command(&["many", "--keys", &keys.to_string()]))
+    }
+
+    /// A shell command line, as a user types it.
+    pub fn shell(&self, line: &str) -> Ran {
+        self.run(self.command(Path::new("/bin/sh")).args(["-c", line]))
+    }
+
+    /// What the driver has compiled so far.
+    pub fn compilations(&self) -> usize {
+        let log = std::fs::read_to_string(self.path("stub.log")).unwrap_or_default();
+        log.lines()
+            .filter(|line| line.starts_with("compile"))
+            .count()
+    }
+
+    /// The number of entries in the cache.
+    pub fn entries(&self) -> usize {
+        let shards = std::fs::read_dir(self.path("home/.cache/oclcache/v1/entries"));
+        let shards = shards.into_iter().flatten().flatten();
+        let files = shards.flat_map(|shard| std::fs::read_dir(shard.path()).into_iter().flatten());
+        files.count()
+    }
+
+    /// The markers in the outbox.
+    pub fn outbox(&self) -> usize {
+        let caches = std::fs::read_dir(self.path("home/.local/state/oclcache/outbox"));
+        let caches = caches.into_iter().flatten().flatten();
+        caches
+            .flat_map(|cache| std::fs::read_dir(cache.path()).into_iter().flatten())
+            .count()
+    }
+
+    /// The processes of this host's helpers.
+    pub fn helpers(&self) -> Vec<u32> {
+        let home = format!("HOME={}", self.path("home").display());
+        let processes = std::fs::read_dir("/proc").expect("listed").flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let is_helper = |pid: &u32| {
+            let read =
+                |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let is_remote = read("comm").starts_with(b"oclcache-remote");
+            is_remote
+                && read("environ")
+                    .split(|byte| *byte == 0)
+                    .any(|one| one == home.as_bytes())
+        };
+        pids.filter(is_helper).collect()
+    }
+
+    /// Ends the helpers of this host, as kill -9 does.
+    pub fn stop_helper(&self) {
+        for pid in self.helpers() {
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+    }
+}
