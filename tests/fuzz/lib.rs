@@ -13,6 +13,8 @@ pub mod filesystem;
 pub mod framing;
 #[path = "../../src/key/mod.rs"]
 pub mod key;
+#[path = "../../src/oclcache-remote/src/object.rs"]
+pub mod object;
 #[path = "../../src/outcome.rs"]
 pub mod outcome;
 #[path = "../../src/proc_file.rs"]
