@@ -5,6 +5,7 @@
 
 mod file;
 mod program;
+mod remote;
 mod script;
 mod site_switch;
 mod table;
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 use crate::quantity;
 pub use file::{IGNORED, is_file_name, meant, of_system, of_user};
-pub use program::{RULES, Rule, lasting_executable, program_name};
+pub use program::{RULES, Rule, executable, lasting_executable, program_name};
+pub use remote::{RemoteContent, shown, without_password};
 pub use script::script_name;
 pub use site_switch::SiteSwitch;
 use table::BUILT_DIR;
@@ -53,6 +55,10 @@ pub struct Config {
     pub complaints: Vec<String>,
     home: Option<PathBuf>,
     cache_home: Option<PathBuf>,
+    config_home: Option<PathBuf>,
+    state_home: Option<PathBuf>,
+    /// The signers that the system's file names.
+    system_trust: OsString,
 }
 
 /// Whether platforms are reported.
@@ -113,6 +119,9 @@ impl Config {
             rules: Vec::new(),
             complaints: Vec::new(),
             cache_home: directory("XDG_CACHE_HOME"),
+            config_home: directory("XDG_CONFIG_HOME"),
+            state_home: directory("XDG_STATE_HOME"),
+            system_trust: OsString::new(),
             home: home.clone(),
         };
         let disabled_by_variable =
@@ -120,6 +129,7 @@ impl Config {
         if !disabled_by_variable {
             if let Some(file) = system_file {
                 config.read_system_file(file);
+                config.system_trust = config.value(Name::RemoteTrust).0.clone();
             }
             if let Some(file) = of_user(directory("XDG_CONFIG_HOME"), home) {
                 config.read_user_file(&file);
@@ -131,6 +141,7 @@ impl Config {
                 config.values[index] = (value, ValueSource::Environment);
             }
         }
+        config.add_system_trust();
         for setting in SETTINGS
             .iter()
             .filter(|setting| setting.kind.has_fallback())

@@ -27,11 +27,12 @@ pub fn has_no_unit(text: &str) -> bool {
     split(text).is_some_and(|(_, unit)| unit.is_empty())
 }
 
-/// Parses a time: a number followed by `s`, `m`, `h`, `d` or `w`; 0 needs no unit.
+/// Parses a time: a number followed by `ms`, `s`, `m`, `h`, `d` or `w`; 0 needs no unit.
 pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds = match unit {
         "" if number == 0.0 => 0.0,
+        "ms" => 0.001,
         "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,

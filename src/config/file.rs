@@ -231,6 +231,10 @@ fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name
     let value = match (name, value) {
         (Name::TrustedOwners, value) => ids(value)
             .ok_or("must be a list of user ids such as [1000, 1001]; names are not looked up")?,
+        (Name::RemoteTrust, toml::Value::Array(keys)) => {
+            let keys: Option<Vec<&str>> = keys.iter().map(toml::Value::as_str).collect();
+            keys.ok_or("must be a text or a list of texts")?.join(" ")
+        }
         (_, toml::Value::String(text)) => text.clone(),
         (_, toml::Value::Boolean(truth)) => truth.to_string(),
         (_, toml::Value::Integer(number)) => number.to_string(),

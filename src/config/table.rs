@@ -37,6 +37,28 @@ pub enum Name {
     TrustedOwners,
     /// Which libraries may answer for the C library's functions without being in keys.
     NeutralLibraries,
+    /// Where entries of other machines are.
+    Remote,
+    /// Whether nothing is sent there.
+    RemoteReadonly,
+    /// Whose entries from there are used.
+    RemoteTrust,
+    /// Whether only the system's file says so.
+    RemoteTrustLocked,
+    /// The file of the key that signs what is sent.
+    RemoteKeyFile,
+    /// How the helper logs in.
+    RemoteCredentials,
+    /// Certificates that the helper trusts.
+    RemoteCa,
+    /// What is sent.
+    RemoteContent,
+    /// Whether recipes of others are compiled here.
+    RemoteBake,
+    /// How long a program waits for an entry.
+    RemoteWait,
+    /// How long an entry is kept there unused.
+    RemoteTtl,
     /// Which drivers to load.
     Vendors,
     /// Whether platforms are reported.
@@ -88,7 +110,7 @@ pub(super) const BUILT_SYSTEM_CONFIG_DIR: Option<&str> =
     option_env!("OCLCACHE_DEFAULT_SYSTEM_CONFIG_DIR");
 
 /// The table. Its order is that of [`Name`].
-pub const SETTINGS: [Setting; 20] = [
+pub const SETTINGS: [Setting; 31] = [
     Setting {
         name: Name::Dir,
         key: "dir",
@@ -235,6 +257,105 @@ pub const SETTINGS: [Setting; 20] = [
         variable: None,
         default: "",
         help: "names of preloaded libraries that change nothing, with blanks between them; only in the system's file",
+    },
+    Setting {
+        name: Name::Remote,
+        key: "remote",
+        kind: ValueKind::Text,
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE"),
+        default: "",
+        help: "the store that machines share, such as redis://HOST or a directory's file:///PATH; empty or off: none",
+    },
+    Setting {
+        name: Name::RemoteReadonly,
+        key: "remote_readonly",
+        kind: ValueKind::Switch,
+        obeyed_from: ObeyedFrom::Any,
+        variable: Some("OCLCACHE_REMOTE_READONLY"),
+        default: "false",
+        help: "take entries from `remote`, send none",
+    },
+    Setting {
+        name: Name::RemoteTrust,
+        key: "remote_trust",
+        kind: ValueKind::Text,
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE_TRUST"),
+        default: "",
+        help: "public keys of those whose entries are used, as KEY or NAME:KEY with blanks between them; added to those in the system's file",
+    },
+    Setting {
+        name: Name::RemoteTrustLocked,
+        key: "remote_trust_locked",
+        kind: ValueKind::Switch,
+        obeyed_from: ObeyedFrom::System,
+        variable: None,
+        default: "false",
+        help: "only the system's file says whom `remote_trust` names; only in the system's file",
+    },
+    Setting {
+        name: Name::RemoteKeyFile,
+        key: "remote_key_file",
+        kind: ValueKind::Directory,
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE_KEY_FILE"),
+        default: "",
+        help: "the file of the secret key that signs what is sent; empty: `remote.key` beside the user's configuration file",
+    },
+    Setting {
+        name: Name::RemoteCredentials,
+        key: "remote_credentials",
+        kind: ValueKind::Text,
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE_CREDENTIALS"),
+        default: "",
+        help: "the file of the password or keys for `remote`; aws: as the AWS tools find them; empty: `remote.credentials` beside the user's configuration file",
+    },
+    Setting {
+        name: Name::RemoteCa,
+        key: "remote_ca",
+        kind: ValueKind::Directory,
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE_CA"),
+        default: "",
+        help: "a file of certificates (PEM) by which the server of `remote` is known; empty: the system's",
+    },
+    Setting {
+        name: Name::RemoteContent,
+        key: "remote_content",
+        kind: ValueKind::Word(&["binaries", "all"]),
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE_CONTENT"),
+        default: "binaries",
+        help: "what is sent. binaries: no sources, paths or texts that quote them; all: whole entries",
+    },
+    Setting {
+        name: Name::RemoteBake,
+        key: "remote_bake",
+        kind: ValueKind::Switch,
+        obeyed_from: ObeyedFrom::Own,
+        variable: Some("OCLCACHE_REMOTE_BAKE"),
+        default: "false",
+        help: "compile recipes that others have sent, if they need no file of this machine",
+    },
+    Setting {
+        name: Name::RemoteWait,
+        key: "remote_wait",
+        kind: ValueKind::Age,
+        obeyed_from: ObeyedFrom::Any,
+        variable: Some("OCLCACHE_REMOTE_WAIT"),
+        default: "250ms",
+        help: "how long a build waits for an entry at most, and never more than a quarter of its expected compile time; 0: not at all",
+    },
+    Setting {
+        name: Name::RemoteTtl,
+        key: "remote_ttl",
+        kind: ValueKind::Age,
+        obeyed_from: ObeyedFrom::Any,
+        variable: Some("OCLCACHE_REMOTE_TTL"),
+        default: "30d",
+        help: "how long an entry that nobody uses is kept in `remote`, where its server counts that; 0: always",
     },
     Setting {
         name: Name::Vendors,

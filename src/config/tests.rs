@@ -120,7 +120,7 @@ fn the_environment_stands_above_the_file_and_the_file_above_the_default() {
 }
 
 /// The settings that a system's and a user's file make; None if no file can be made that only root can write.
-fn of_files(system: &str, user: &str) -> Option<Config> {
+pub(super) fn of_files(system: &str, user: &str) -> Option<Config> {
     let place = crate::trust::tests::place()?;
     let file = place.path().join("config.toml");
     std::fs::write(&file, system).expect("written");

@@ -27,7 +27,7 @@ pub enum ValueKind {
     SizeOrAuto,
     /// A time.
     Age,
-    /// One directory.
+    /// One directory or file.
     Directory,
     /// Directories, separated by colons, or `none`.
     Directories,
