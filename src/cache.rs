@@ -41,11 +41,13 @@ pub mod materialize;
 mod must_hit;
 mod plan;
 pub mod policy;
+pub mod private_texts;
 mod program_binaries;
 mod prove;
 mod recipe;
 mod record;
 mod restore;
+mod shared_entries;
 mod single_flight;
 mod verify;
 mod withheld_texts;
@@ -68,6 +70,7 @@ use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Missed, Query};
 use crate::parallel_files;
+use crate::remote::client::RemoteClient;
 use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
@@ -85,11 +88,10 @@ use known_sources::KnownSources;
 pub use plan::HeaderProgram;
 use plan::{Plan, SharedParts};
 use record::Miss;
+pub use shared_entries::hello;
 use single_flight::BuildTurn;
-pub use withheld_texts::without_texts;
 
-/// Environment variable by which `oclcache run` tells its children where to write their counters.
-pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
+pub use crate::store::stats::RUN_VARIABLE;
 
 // Opened without a lock: a child that is forked meanwhile would wait for it. If two threads open the cache, one result is dropped
 // unused.
@@ -107,6 +109,8 @@ pub struct Cache {
     sources: KnownSources,
     shared_parts: SharedParts,
     marks: AuditMarks,
+    /// None: there is no remote store.
+    remote: Option<RemoteClient>,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, read but not judged.
@@ -285,6 +289,7 @@ impl Cache {
 
     fn open(config: Config, switch: SiteSwitch) -> Cache {
         let opened = CacheHandle::new(&config);
+        let remote = RemoteClient::new(&config);
         Cache {
             tiers: Tiers::new(config.system_dirs(), &config.trusted_owners()),
             config,
@@ -296,6 +301,7 @@ impl Cache {
             sources: KnownSources::default(),
             shared_parts: SharedParts::default(),
             marks: AuditMarks::default(),
+            remote,
         }
     }
 

@@ -79,6 +79,7 @@
 //! - `trust`: checks that no untrusted user can write a path.
 //! - `fork_safety`: locks that are free in a forked child.
 //! - `guarded_file`: files that we keep open, and that an application may close by number.
+//! - `companion`: finds the programs that belong to this library.
 //! - `spawn_detached`: starts a process that is not a child of the application.
 //! - `fork_generation`: tells a forked child from its parent.
 //! - `cli`: the `oclcache` command.
@@ -89,6 +90,7 @@ static ALLOCATOR: reserve::WithReserve = reserve::WithReserve;
 mod cache;
 mod cl;
 pub mod cli;
+mod companion;
 mod config;
 mod descriptors;
 mod driver;

@@ -83,10 +83,14 @@ impl Cache {
             recipe: recipe.as_ref(),
             binaries: entry.binaries().collect(),
         };
+        let is_built_here = self.is_built_here(key, entry.bytes());
         let replaced = store.replace(key, &content, &origin);
         self.memory.forget(key);
         match replaced {
             Ok(removed) => {
+                if is_built_here {
+                    self.share(store, key, &content);
+                }
                 let place = Labels {
                     driver: &meta.driver_family,
                     ..Labels::default()

@@ -9,23 +9,18 @@ use std::env;
 use std::ffi::{CString, OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use once_cell::race::OnceBox;
-use rustix::fs::{FileType, OFlags, fstat};
-use rustix::process::{geteuid, getpid, getppid};
+use rustix::process::{getpid, getppid};
 
 use super::RUN_VARIABLE;
+use crate::companion;
 use crate::config::{self, Config, Name};
 use crate::driver::{Driver, path_of};
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
 use crate::spawn_detached::Start;
-use crate::{log, trust};
-
-/// The path of the command, if the package sets one at build time.
-const BUILT_COMMAND: Option<&str> = option_env!("OCLCACHE_DEFAULT_COMMAND");
-const COMMAND: &str = "oclcache";
 
 /// Variables that batch systems set in their jobs: sbatch(1) and srun(1) of Slurm, qsub(1B) of PBS and Torque, bsub(1) of LSF. When
 /// the job's own processes have ended, the batch system kills the remaining ones, or charges for their time.
@@ -34,15 +29,12 @@ const JOBS: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 /// GitHub, GitLab and most other build services set it to `true`. Their machines are discarded after the job.
 const CI: &str = "CI";
 
-/// Variables that are not passed to the baker: ours, those of the ICD loaders, and those that load libraries meant for the
-/// application. Some variables of drivers begin with `OPENCL_` as well (Intel's CPU runtime: OPENCL_PROGRAM_COMPILE_OPTIONS).
-const REMOVED: [&str; 5] = [
-    "OCLCACHE_*",
-    "OCL_ICD_*",
-    "OPENCL_LAYER*",
-    "LD_PRELOAD",
-    "LD_AUDIT",
-];
+/// Our own variables are not passed to the baker, beside those that are meant for the application: it gets settings as arguments.
+const OWN_VARIABLES: &str = "OCLCACHE_";
+/// Except those of the remote level, to which the baker sends what it stores.
+const PASSED_ON: &str = "OCLCACHE_REMOTE";
+/// The secret that signs what is sent. Only the helper reads it.
+pub const REMOTE_KEY: &str = "OCLCACHE_REMOTE_KEY";
 
 /// The option of `oclcache bake` for a baker in the background: nothing waits for it or reads its output.
 pub const DETACHED: &str = "--detached";
@@ -132,7 +124,7 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
         return Err(why);
     }
     let library = path_of(born as fn() as usize).ok_or("the library's path is not known")?;
-    let command = command(&library)?;
+    let command = companion::trusted(&library, companion::COMMAND)?;
     Ok(Ready {
         start: bake(&command, config, &config::list(&Driver::libraries()))?,
         generation: birth.generation,
@@ -172,67 +164,7 @@ pub fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
     if is_of_init {
         return Some("it would be killed with the container or the service".into());
     }
-    is_confined().then(|| "system calls are filtered".into())
-}
-
-/// Whether the process has more filters of system calls than its parent. Then it installed them itself, as browsers do, and a
-/// filter that kills a process for starting another would kill this one at its end.
-fn is_confined() -> bool {
-    let filters = |process: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let lines = status.lines().filter(|line| line.starts_with("Seccomp"));
-        Some(lines.map(str::to_owned).collect::<Vec<_>>())
-    };
-    let Some(own) = filters("self") else {
-        return true;
-    };
-    if own.iter().any(|line| line == "Seccomp:\t0") {
-        return false;
-    }
-    let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
-    // Linux tells their number since 5.9 only.
-    own.len() < 2 || parent.and_then(|parent| filters(&parent)) != Some(own)
-}
-
-/// The command that belongs to a library: beside the library, in `../bin`, or at the path that the build set. Ignores who may write
-/// it.
-pub fn beside(library: &Path) -> Option<PathBuf> {
-    let mut places = Vec::new();
-    // The loader's path may be relative to the working directory of that time.
-    if let Some(real) = library
-        .is_absolute()
-        .then(|| library.canonicalize().ok())
-        .flatten()
-        && let Some(directory) = real.parent()
-    {
-        places.push(directory.join(COMMAND));
-        places.push(directory.join("../bin").join(COMMAND));
-    }
-    let built = BUILT_COMMAND.map(PathBuf::from);
-    places.extend(built.filter(|built| built.is_absolute()));
-    places.iter().find_map(|place| place.canonicalize().ok())
-}
-
-/// The command that belongs to a library, if no untrusted user can write it.
-///
-/// # Errors
-/// Why there is none, as a message.
-pub fn command(library: &Path) -> Result<PathBuf, String> {
-    let command = beside(library).ok_or("there is no command beside the library")?;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let owners = [0, geteuid().as_raw()];
-    let shown = log::path(&command).to_string();
-    match trust::open(&command, flags, &owners)? {
-        Some(file) => {
-            let is_program = fstat(&file).is_ok_and(|stat| {
-                FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0
-            });
-            let is_program = is_program.then_some(());
-            is_program.ok_or(format!("`{shown}` is no program"))?;
-        }
-        None => return Err(format!("`{shown}` is gone")),
-    }
-    Ok(command)
+    companion::is_confined().then(|| "system calls are filtered".into())
 }
 
 /// Prepares `oclcache bake` for this cache. It gets our settings as arguments only: the variables are meant for the application,
@@ -265,11 +197,8 @@ pub fn handed(config: &Config, vendors: &OsStr) -> Result<Vec<OsString>, String>
 
 /// Whether a variable is not passed to the baker.
 pub fn is_removed(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    REMOVED
-        .iter()
-        .any(|removed| match removed.strip_suffix('*') {
-            Some(prefix) => name.starts_with(prefix.as_bytes()),
-            None => name == removed.as_bytes(),
-        })
+    let bytes = name.as_bytes();
+    let is_own = bytes.starts_with(OWN_VARIABLES.as_bytes());
+    let is_passed_on = bytes.starts_with(PASSED_ON.as_bytes()) && name != REMOTE_KEY;
+    is_own && !is_passed_on || companion::is_for_application(name)
 }

@@ -42,6 +42,9 @@ impl Cache {
             Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
         ];
         self.count(plan.place(), &events);
+        if let Some(client) = &self.remote {
+            client.saw(Duration::from_nanos(inner.compile_ns()));
+        }
         log_build(
             Outcome::Hit,
             Some(plan),
@@ -81,6 +84,7 @@ impl Cache {
             plan.missed().into(),
         ];
         self.count(plan.place(), &events);
+        self.note_compile_time(time.driver);
         log_build(Outcome::Miss, Some(plan), &names, time.driver);
         self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();

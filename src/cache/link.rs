@@ -68,7 +68,7 @@ pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     };
     if let Ok(plan) = &plan
         && let Some(inner) = find(plan).or_else(|| {
-            let waited = cache.one_build(plan, &|| true, || find(plan));
+            let waited = cache.one_build(call.driver, plan, &|| true, || find(plan));
             waited.found_or(&mut turn)
         })
     {

@@ -52,7 +52,12 @@ impl Cache {
             shadow::set_busy(ticket, true);
             self.restore(ticket.driver, ticket.context, Owner::Cache, plan, entry)
         };
-        let waited = self.one_build(plan, &|| shadow::set_busy(ticket, true), find);
+        let waited = self.one_build(
+            ticket.driver,
+            plan,
+            &|| shadow::set_busy(ticket, true),
+            find,
+        );
         if matches!(waited, Waited::Build(_)) {
             shadow::set_busy(ticket, false);
         }

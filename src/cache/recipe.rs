@@ -169,6 +169,7 @@ impl Cache {
                 let events = [Counter::Recipes.by(1), Counter::Evicted.by(removed)];
                 self.count(plan.place(), &events);
                 autobake::recipe_written(&self.config);
+                self.share(store, &key, &content);
                 Kept::Recipe
             }
             Err(error) => {

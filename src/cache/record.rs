@@ -168,6 +168,7 @@ impl Cache {
                 self.count(plan.place(), &events);
                 self.prove_baked(store, miss);
                 self.recorded_by_baker(key);
+                self.share(store, &key, &content);
                 Kept::Entry
             }
             Err(error) => {

@@ -15,15 +15,20 @@
 //! A build in the callback of an event is not recognized as nested. The specification forbids blocking builds there (OpenCL 3.0,
 //! clSetEventCallback), and a build that does not block waits no longer than any other.
 //!
+//! The one that gets the lock asks other machines first, if there is a remote store (`shared_entries`). It waits for a bounded time,
+//! and the others wait for it as they do for its build.
+//!
 //! Marks and locks only save time: the result is correct without them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::plan::Plan;
+use super::shared_entries::Shared;
 use super::{Cache, nanoseconds};
-use crate::driver::{self, reentrancy};
+use crate::driver::{self, Driver, reentrancy};
 use crate::key::ingredients::Key;
+use crate::remote::client::Lease;
 use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 use crate::store::stats::Counter;
 use crate::store::tier::Tier;
@@ -62,19 +67,29 @@ impl<T> Waited<T> {
 
 /// The right to build, while others wait if there is a lock. A drop without [`BuildTurn::published`] tells them to stop waiting.
 #[derive(Default)]
-pub struct BuildTurn(Option<LockGuard>);
+pub struct BuildTurn {
+    guard: Option<LockGuard>,
+    /// The right to build among all hosts.
+    lease: Option<Lease>,
+}
 
 impl BuildTurn {
     /// Ends the turn after the entry was published.
     pub fn published(mut self) {
-        self.0 = None;
+        self.guard = None;
+        if let Some(lease) = self.lease.take() {
+            lease.done(true);
+        }
     }
 }
 
 impl Drop for BuildTurn {
     fn drop(&mut self) {
-        if let Some(guard) = &self.0 {
+        if let Some(guard) = &self.guard {
             guard.signal_abandoned();
+        }
+        if let Some(lease) = self.lease.take() {
+            lease.done(false);
         }
     }
 }
@@ -92,6 +107,7 @@ impl Cache {
     /// needs our answer.
     pub(super) fn one_build<T>(
         &self,
+        driver: &Driver,
         plan: &Plan,
         goes_on: &dyn Fn() -> bool,
         mut find: impl FnMut() -> Option<T>,
@@ -106,13 +122,20 @@ impl Cache {
         let started = Instant::now();
         let in_vain = IN_VAIN.load(Ordering::Relaxed);
         let mut longest = longest_wait(None, in_vain);
-        let (mut pause, mut seen) = (PAUSES.0, None);
+        let (mut pause, mut seen, mut earlier) = (PAUSES.0, None, None);
         let mut waited = false;
         let turn = loop {
             let guard = match locks.try_lock(Purpose::Build(key)) {
                 LockAttempt::Got(guard) => Some(guard),
                 LockAttempt::Taken => None,
-                LockAttempt::Unavailable => break BuildTurn::default(),
+                // Without locks each process asks.
+                LockAttempt::Unavailable => {
+                    let lease_wait = |earlier| longest_wait(earlier, in_vain);
+                    match self.ask_others(driver, plan, earlier, &lease_wait, goes_on, &mut find) {
+                        Shared::Found(found) => return Waited::Found(found),
+                        Shared::Build(lease) => break BuildTurn { guard: None, lease },
+                    }
+                }
             };
             // Only a new entry is worth reading. The lock was tried before, so its new holder misses no entry.
             let there = store.which_entry(&key);
@@ -122,7 +145,8 @@ impl Cache {
                     self.count_wait(plan, waited, started, "served");
                     return Waited::Found(found);
                 }
-                longest = longest_wait(compile_time(store, &key), in_vain);
+                earlier = compile_time(store, &key);
+                longest = longest_wait(earlier, in_vain);
             }
             let marked = match (before, locks.abandonments(&key)) {
                 (Some(before), Some(now)) => now != before,
@@ -132,7 +156,14 @@ impl Cache {
                 break BuildTurn::default();
             }
             if guard.is_some() {
-                break BuildTurn(guard);
+                let lease_wait = |earlier| longest_wait(earlier, in_vain);
+                match self.ask_others(driver, plan, earlier, &lease_wait, goes_on, &mut find) {
+                    Shared::Found(found) => {
+                        self.count_wait(plan, waited, started, "served");
+                        return Waited::Found(found);
+                    }
+                    Shared::Build(lease) => break BuildTurn { guard, lease },
+                }
             }
             if started.elapsed() >= longest {
                 // Threads that wait at the same time count once.

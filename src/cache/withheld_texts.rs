@@ -49,7 +49,7 @@ pub(super) fn withhold_texts(facts: &mut Facts, private: bool) {
 
 /// The metadata of an entry as if it was recorded with private texts, and without its include directories: logs that could show
 /// those are removed.
-pub fn without_texts(mut meta: Meta) -> Meta {
+pub(super) fn without_texts(mut meta: Meta) -> Meta {
     withhold_texts(&mut meta.facts, true);
     let own = |options: Vec<u8>| match crate::key::options::parse(&options) {
         Ok(parsed) => {

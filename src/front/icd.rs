@@ -26,7 +26,7 @@ use crate::cl::info::Reply;
 use crate::driver::float_registers::{OwnWork, as_program};
 use crate::driver::{Driver, DriverLibrary, OpenError};
 use crate::fork_safety::Mutex;
-use crate::{hook, log};
+use crate::{cache, hook, log};
 
 /// The answer of clIcdGetPlatformIDsKHR where there is no platform (cl_khr_icd).
 const CL_PLATFORM_NOT_FOUND_KHR: cl_int = -1001;
@@ -225,6 +225,9 @@ impl Icd {
             icd.add(&vendor, !config.disable());
         }
         icd.lead_loaders_through(&DriverLibrary::has_dispatch_data);
+        if !config.disable() {
+            cache::hello(config);
+        }
         icd
     }
 

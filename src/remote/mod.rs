@@ -5,25 +5,34 @@
 //!
 //! # What the helper uses
 //!
-//! - [`protocol`]: the messages.
-//! - `socket`: `Socket::candidates(&settings, &directory)`: the paths of the socket, in the order in which both sides try them. The
-//!   helper binds the first one that can be bound, `Listener::bind(&settings)`, and accepts only peers of its own user,
-//!   `Listener::accept()`. `socket::ask(&settings, &request, wait)` is for the verbs that talk to a running helper.
-//! - `settings`: `RemoteSettings::read()`, by the rules of all other settings.
-//! - `outbox`: `Outbox::open(&settings)`: `$XDG_STATE_HOME/oclcache/outbox/<cache>/<key>`, a marker for each entry that this machine's
-//!   driver built: `pending()` lists them, `sent(key)` moves a marker to the directory `sent` beside it, and `built_here(key, bytes)`
-//!   is whether a marker of either kind has the SHA-256 of these bytes.
-//! - `local`: `LocalStore::open(&settings)` opens the cache directory as the library does.
-//!   - `has(&key)`: whether a look-up would find it.
-//!   - `receive(&key, bytes, signer)`: checks the bytes exactly as `oclcache import` does, and stores them, marked with the signer and
-//!     as received.
-//!   - `outgoing(&key, content)`: the bytes to send, with compile time and creation time; or why the entry is not sent (not built
-//!     here, includes by absolute path, environment in the key, ...).
-//!   - `untrust(signer)`: deletes the entries that this signer signed, and returns how many.
-//!   - `estimate(&key)`: the compile time that the local store knows of this key.
-//! - `state`: the small file of the circuit breaker and of the helper's counters in the cache directory, which the library reads before
-//!   it connects, and `oclcache stats` shows.
+//! - [`settings::RemoteSettings::read`]: the settings, by the rules of all others.
+//! - [`local::LocalStore::open`]: the cache directory, opened and checked as the library does. It stores what was received
+//!   (`receive`), gives what is sent (`outgoing`), removes what a signer signed (`untrust`), listens (`listen`), asks a running helper
+//!   (`ask`), and writes the files by which the helper tells others of its state (`set_breaker`, `set_state`).
+//! - [`outbox::Outbox`], by `LocalStore::outbox`: which entries this machine's driver built, and which are to be sent.
+//! - [`protocol`], and [`socket`]: the messages, and how packets of them are sent and received.
+//!
+//! # A helper in short
+//!
+//! ```text
+//! settings = RemoteSettings::read()              no url: end
+//! store    = LocalStore::open(&settings)         Err(why): say why, end
+//! listener = store.listen()                      Ok(None): another helper serves, end
+//! loop: when the listener is readable: peer = listener.accept()
+//!       when the peer is readable:     socket::receive(peer, packet), Request::decode(packet)
+//!       Get:  fetch, verify the signature, store.receive(key, bytes, signer, ..), then socket::send(peer, Answer::Hit.encode())
+//!       Put:  2 s after the last one:  for key in outbox.pending(): store.outgoing(key, settings.content), sign, send,
+//!             outbox.sent(key, marker)
+//! ```
 
+mod budget;
+pub(crate) mod client;
+pub mod local;
+pub mod outbox;
 pub mod protocol;
+pub mod settings;
+pub mod socket;
+pub(crate) mod start;
+pub mod state;
 
 pub use crate::key::ingredients::Key;

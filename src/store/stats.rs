@@ -37,6 +37,8 @@ use merge::{StatsMerge, TOTAL, counters, is_sum};
 use owner::{StatsView, is_name};
 pub use rows::{BY_DAY, RowTag, date};
 
+/// Environment variable by which `oclcache run` tells its children where to write their counters.
+pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
 const RUN_PREFIX: &str = "run-";
 
 /// How long the command waits for another process that merges.

@@ -59,6 +59,18 @@ numbered! {
         NotAudited = 24, "not_audited";
         /// Nanoseconds that builds which did not hit took before the driver was called.
         OverheadNs = 25, "overhead_ns";
+        /// Builds that were served from an entry of another machine, which the build waited for.
+        RemoteHits = 26, "remote_hits";
+        /// Builds for which no other machine had an entry.
+        RemoteMisses = 27, "remote_misses";
+        /// Builds for which the answer of the remote store did not come in time.
+        RemoteLate = 28, "remote_late";
+        /// Nanoseconds that builds waited for the remote store.
+        RemoteWaitNs = 29, "remote_wait_ns";
+        /// Those that brought no entry.
+        RemoteWastedNs = 30, "remote_wasted_ns";
+        /// Builds that could not ask the remote store, or got an answer that was wrong.
+        RemoteErrors = 31, "remote_errors";
     }
 }
 

@@ -1,0 +1,98 @@
+//! The programs that belong to this library, which it may start: the command, and the helper of the remote level.
+//!
+//! They are looked for beside the library only, never on the application's PATH, and used only if nobody else can write them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::process::{geteuid, getppid};
+
+use crate::{log, trust};
+
+/// The path of the command, if the package sets one at build time.
+const BUILT_COMMAND: Option<&str> = option_env!("OCLCACHE_DEFAULT_COMMAND");
+/// The command.
+pub const COMMAND: &str = "oclcache";
+/// The helper of the remote level.
+pub const REMOTE_HELPER: &str = "oclcache-remote";
+
+/// Variables that are meant for the application: those of the ICD loaders, and those that load libraries. Some variables of drivers
+/// begin with `OPENCL_` as well (Intel's CPU runtime: OPENCL_PROGRAM_COMPILE_OPTIONS).
+const OF_APPLICATION: [&str; 4] = ["OCL_ICD_*", "OPENCL_LAYER*", "LD_PRELOAD", "LD_AUDIT"];
+
+/// Whether a variable is meant for the application, and passed to none of our programs.
+pub fn is_for_application(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    OF_APPLICATION
+        .iter()
+        .any(|removed| match removed.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix.as_bytes()),
+            None => name == removed.as_bytes(),
+        })
+}
+
+/// The program of this name that belongs to a library or command: beside it, in `../bin`, or where the build put the command.
+/// Ignores who may write it.
+pub fn beside(library: &Path, name: &str) -> Option<PathBuf> {
+    let mut places = Vec::new();
+    // The loader's path may be relative to the working directory of that time.
+    if let Some(real) = library
+        .is_absolute()
+        .then(|| library.canonicalize().ok())
+        .flatten()
+        && let Some(directory) = real.parent()
+    {
+        places.push(directory.join(name));
+        places.push(directory.join("../bin").join(name));
+    }
+    let built = BUILT_COMMAND.map(|command| Path::new(command).with_file_name(name));
+    places.extend(built.filter(|built| built.is_absolute()));
+    places.iter().find_map(|place| place.canonicalize().ok())
+}
+
+/// The program of this name that belongs to a library, if no untrusted user can write it.
+///
+/// # Errors
+/// Why there is none, as a message.
+pub fn trusted(library: &Path, name: &str) -> Result<PathBuf, String> {
+    let program = beside(library, name);
+    let program = program.ok_or_else(|| match name {
+        COMMAND => "there is no command beside the library".to_owned(),
+        name => format!("there is no `{name}` beside the library"),
+    })?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let owners = [0, geteuid().as_raw()];
+    let shown = log::path(&program).to_string();
+    match trust::open(&program, flags, &owners)? {
+        Some(file) => {
+            let is_program = fstat(&file).is_ok_and(|stat| {
+                FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0
+            });
+            let is_program = is_program.then_some(());
+            is_program.ok_or(format!("`{shown}` is no program"))?;
+        }
+        None => return Err(format!("`{shown}` is gone")),
+    }
+    Ok(program)
+}
+
+/// Whether the process has more filters of system calls than its parent. Then it installed them itself, as browsers do, and a
+/// filter that kills a process for starting another would kill this one.
+pub fn is_confined() -> bool {
+    let filters = |process: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let lines = status.lines().filter(|line| line.starts_with("Seccomp"));
+        Some(lines.map(str::to_owned).collect::<Vec<_>>())
+    };
+    let Some(own) = filters("self") else {
+        return true;
+    };
+    if own.iter().any(|line| line == "Seccomp:\t0") {
+        return false;
+    }
+    let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
+    // Linux tells their number since 5.9 only.
+    own.len() < 2 || parent.and_then(|parent| filters(&parent)) != Some(own)
+}

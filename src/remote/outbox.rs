@@ -1,0 +1,241 @@
+//! The outbox: which entries this machine's driver built, and which of them are to be sent.
+//!
+//! ```text
+//! $XDG_STATE_HOME/oclcache/outbox/<cache>/<key>    the marker of an entry that is to be sent
+//! $XDG_STATE_HOME/oclcache/sent/<cache>/<key>      the same once the entry was sent, or need not be
+//! marker = a frame (see `framing`) of [`Marker`]
+//! cache  = a hash of the path of the cache directory
+//! ```
+//!
+//! Only what this machine's driver built may be signed: a signed entry counts as that elsewhere. The cache directory cannot tell,
+//! since it may have been restored from a copy that others could change. So the markers are elsewhere, and have the digest of the
+//! entry. An entry without a marker, or with another digest, is never sent.
+//!
+//! A marker is written right after its entry. It survives the end of any process, and a marker that a power cut has damaged
+//! counts as none.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::framing;
+use crate::key::ingredients::{Key, hex, sha256};
+use crate::store::StoreError;
+use crate::store::directory::Directory;
+
+const MAGIC: &[u8] = b"oclcmrk1";
+const OUTBOX: &str = "outbox";
+const SENT: &str = "sent";
+/// Larger files are not ours.
+const MAX_MARKER_BYTES: u64 = 4096;
+/// The bytes of a name, before they are written as hexadecimal digits.
+const NAME_BYTES: usize = 16;
+
+/// What is known of an entry that this machine's driver built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marker {
+    /// SHA-256 of the entry's file.
+    pub sha256: [u8; 32],
+    /// How long the driver took to build it, in nanoseconds.
+    pub compile_ns: u64,
+    /// It is a recipe that nobody has baked yet.
+    pub is_pending: bool,
+}
+
+/// The markers of one cache directory.
+#[derive(Debug)]
+pub struct Outbox {
+    pending: Directory,
+    sent: Directory,
+}
+
+impl Outbox {
+    /// Opens the markers of the cache directory of these settings, and makes their directories.
+    ///
+    /// # Errors
+    /// For people: why there are none.
+    pub(crate) fn open(config: &Config) -> Result<Outbox, String> {
+        let cache = config.directory()?;
+        let state = config.state_directory();
+        let state = state.ok_or("neither XDG_STATE_HOME nor HOME is set")?;
+        // Root must leave no files where HOME is another user's.
+        if let Some(foreign) = crate::trust::foreign_part(&state) {
+            let foreign = crate::log::path(&foreign);
+            return Err(format!("`{foreign}` belongs to another user"));
+        }
+        Outbox::open_in(&state, &cache).map_err(|error| error.to_string())
+    }
+
+    fn open_in(state: &Path, cache: &Path) -> Result<Outbox, StoreError> {
+        let state = Directory::create_all(state)?;
+        let name = hex(&sha256(cache.as_os_str().as_bytes())[..NAME_BYTES]);
+        Ok(Outbox {
+            pending: state.create(OUTBOX)?.create(&name)?,
+            sent: state.create(SENT)?.create(&name)?,
+        })
+    }
+
+    /// Notes that this machine's driver built an entry with this content, which is to be sent.
+    pub(crate) fn mark(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
+        let bytes = framing::encode(MAGIC, marker).map_err(|error| StoreError {
+            action: "write",
+            path: self.pending.path().to_owned(),
+            error,
+        })?;
+        (self.pending).write_by_rename(&self.pending, &key.hex(), &bytes)
+    }
+
+    /// The keys of entries that are to be sent, in any order.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn pending(&self) -> Result<Vec<Key>, StoreError> {
+        keys(&self.pending)
+    }
+
+    /// The keys of all entries that this machine's driver built, sent ones included.
+    ///
+    /// # Errors
+    /// A directory cannot be listed.
+    pub fn all(&self) -> Result<Vec<Key>, StoreError> {
+        let mut all = keys(&self.pending)?;
+        all.extend(keys(&self.sent)?);
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    /// The marker of a key: that of the entry that is to be sent, or the one that was sent.
+    pub fn marker(&self, key: &Key) -> Option<Marker> {
+        read(&self.pending, key).or_else(|| read(&self.sent, key))
+    }
+
+    /// Whether this machine's driver built the entry of a key whose file has these bytes.
+    pub fn is_built_here(&self, key: &Key, entry: &[u8]) -> bool {
+        let digest = sha256(entry);
+        let markers = [&self.pending, &self.sent].map(|place| read(place, key));
+        markers
+            .iter()
+            .flatten()
+            .any(|marker| marker.sha256 == digest)
+    }
+
+    /// Notes that the entry of this marker was sent, or need not be. Does nothing if there is a newer marker.
+    ///
+    /// # Errors
+    /// The marker stays.
+    pub fn sent(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
+        match read(&self.pending, key) {
+            Some(found) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts the entry of a key back among those that are to be sent. Returns whether there was a marker.
+    ///
+    /// # Errors
+    /// The marker stays where it is.
+    pub fn send_again(&self, key: &Key) -> Result<bool, StoreError> {
+        match (read(&self.pending, key), read(&self.sent, key)) {
+            (Some(_), _) => Ok(true),
+            (None, Some(_)) => self.sent.move_to(&key.hex(), &self.pending).map(|()| true),
+            (None, None) => Ok(false),
+        }
+    }
+
+    /// Forgets an entry: it is gone, or was replaced by one that this machine's driver did not build.
+    ///
+    /// # Errors
+    /// A marker stays.
+    pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
+        for place in [&self.pending, &self.sent] {
+            if read(place, key).is_some() {
+                place.remove(&key.hex())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the markers are of entries that are to be sent.
+    pub fn path(&self) -> &Path {
+        self.pending.path()
+    }
+}
+
+fn keys(place: &Directory) -> Result<Vec<Key>, StoreError> {
+    let names = place.names()?.into_iter();
+    Ok(names.filter_map(|name| Key::from_hex(&name)).collect())
+}
+
+fn read(place: &Directory, key: &Key) -> Option<Marker> {
+    let bytes = place.read(&key.hex(), MAX_MARKER_BYTES).ok()??;
+    framing::decode(MAGIC, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = Key([7; 32]);
+
+    fn marker(entry: &[u8]) -> Marker {
+        Marker {
+            sha256: sha256(entry),
+            compile_ns: 5,
+            is_pending: false,
+        }
+    }
+
+    fn outbox() -> (tempfile::TempDir, Outbox) {
+        let state = tempfile::tempdir().expect("a temporary directory");
+        let outbox = Outbox::open_in(state.path(), Path::new("/cache")).expect("made");
+        (state, outbox)
+    }
+
+    #[test]
+    fn only_an_entry_that_was_marked_and_is_unchanged_counts_as_built_here() {
+        let (state, outbox) = outbox();
+        assert!(!outbox.is_built_here(&KEY, b"entry"));
+        outbox.mark(&KEY, &marker(b"entry")).expect("marked");
+        assert!(outbox.is_built_here(&KEY, b"entry"));
+        assert!(!outbox.is_built_here(&KEY, b"entrx"));
+        assert!(!outbox.is_built_here(&Key([8; 32]), b"entry"));
+        // Of another cache.
+        let other = Outbox::open_in(state.path(), Path::new("/other")).expect("made");
+        assert!(!other.is_built_here(&KEY, b"entry"));
+        outbox.sent(&KEY, &marker(b"entry")).expect("moved");
+        assert_eq!(outbox.pending().expect("listed"), []);
+        assert!(outbox.is_built_here(&KEY, b"entry"));
+        outbox.forget(&KEY).expect("removed");
+        assert!(!outbox.is_built_here(&KEY, b"entry"));
+    }
+
+    #[test]
+    fn a_marker_that_was_written_while_its_forerunner_was_sent_stays() {
+        let (_state, outbox) = outbox();
+        outbox.mark(&KEY, &marker(b"old")).expect("marked");
+        outbox.mark(&KEY, &marker(b"new")).expect("marked");
+        outbox.sent(&KEY, &marker(b"old")).expect("nothing to do");
+        assert_eq!(outbox.pending().expect("listed"), [KEY]);
+        outbox.sent(&KEY, &marker(b"new")).expect("moved");
+        assert!(outbox.send_again(&KEY).expect("moved back"));
+        assert_eq!(outbox.pending().expect("listed"), [KEY]);
+        assert!(!outbox.send_again(&Key([8; 32])).expect("nothing"));
+    }
+
+    #[test]
+    fn a_damaged_marker_counts_as_none() {
+        let (_state, outbox) = outbox();
+        outbox.mark(&KEY, &marker(b"entry")).expect("marked");
+        let file = outbox.path().join(KEY.hex());
+        let mut bytes = std::fs::read(&file).expect("read");
+        for index in 0..bytes.len() {
+            bytes[index] ^= 1;
+            std::fs::write(&file, &bytes).expect("written");
+            assert!(!outbox.is_built_here(&KEY, b"entry"), "byte {index}");
+            bytes[index] ^= 1;
+        }
+    }
+}

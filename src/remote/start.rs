@@ -1,0 +1,78 @@
+//! Starts the helper when nobody answers.
+//!
+//! It is the program beside this library, if nobody else can write it, and gets the environment of this process without what is
+//! meant for the application alone: so it reads the same settings. Unlike the baker it is also started in batch jobs and containers,
+//! where it ends early by itself.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::companion::{self, REMOTE_HELPER};
+use crate::driver::path_of;
+use crate::proc_file;
+use crate::spawn_detached::Start;
+use crate::store::stats::RUN_VARIABLE;
+
+/// What the helper is called with.
+pub const SERVE: &str = "serve";
+
+/// A process starts the helper at most once in this time, in seconds: one that fails at once must not be started for each build.
+const INTERVAL: u64 = 5;
+
+/// When this process has started the helper last, in seconds since 1970.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// The path of the helper, if it may be started.
+///
+/// # Errors
+/// Why there is none, as a message.
+pub fn helper() -> Result<PathBuf, String> {
+    // For the command the system gives no path that begins with a slash.
+    let own = path_of(helper as fn() -> Result<PathBuf, String> as usize);
+    let own = own.filter(|path| path.is_absolute());
+    let own = own.or_else(|| proc_file::running_program().ok());
+    let own = own.ok_or("the library's path is not known")?;
+    companion::trusted(&own, REMOTE_HELPER)
+}
+
+/// Starts the helper, unless this process did so a moment ago. Returns whether it was started.
+pub fn start() -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let last = STARTED.load(Ordering::Relaxed);
+    if now.abs_diff(last) < INTERVAL
+        || STARTED
+            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+    {
+        return false;
+    }
+    let began = Instant::now();
+    match make_ready() {
+        Ok(start) => start.now(),
+        Err(why) => {
+            tracing::warn!(
+                why,
+                "the remote store is not used: its helper cannot be started"
+            );
+            return false;
+        }
+    }
+    tracing::debug!(
+        us = began.elapsed().as_micros(),
+        "`oclcache-remote` is started"
+    );
+    true
+}
+
+fn make_ready() -> Result<Start, String> {
+    let helper = helper()?;
+    if companion::is_confined() {
+        return Err("system calls are filtered".into());
+    }
+    let arguments = vec![helper.clone().into(), SERVE.into()];
+    let environment = std::env::vars_os()
+        .filter(|(name, _)| !companion::is_for_application(name) && name != RUN_VARIABLE);
+    Start::new(helper, arguments, environment).ok_or("a variable has a NUL".into())
+}
