@@ -12,6 +12,7 @@ mod headers;
 mod order;
 mod progress;
 mod replayer;
+mod sharing;
 mod supervise;
 mod worker;
 mod worker_args;
@@ -41,6 +42,7 @@ use crate::store::{Limits, Store};
 use collect::{BakeFilter, BakeItem, Work, collect, collect_audits};
 use progress::BakeProgress;
 use replayer::{BakeTask, ReplayResult};
+use sharing::BakeSharing;
 use supervise::{Supervisor, WorkerEvent};
 use worker_args::WorkerArgs;
 
@@ -143,6 +145,7 @@ impl BakeArgs {
             is_stale: self.filter.stale,
             bounds_unused: !self.filter.all,
             stop: interrupt.flag(),
+            sharing: BakeSharing::new(&store, &config),
         };
         let is_told = !self.json && !self.handed.detached;
         let run = |work: Work| {

@@ -15,9 +15,12 @@ use serde_json::{Map, Value, json};
 use super::failure::Failure;
 use super::open::tiers;
 use super::output::{print, print_json, say};
+use super::remote;
 use crate::cache::behavior;
 use crate::cache::policy::decide;
-use crate::config::{Config, Name, RULES, SETTINGS, Setting, ValueSource, of_system, of_user};
+use crate::config::{
+    Config, Name, RULES, SETTINGS, Setting, ValueSource, of_system, of_user, shown,
+};
 use crate::filesystem::FileSystem;
 use crate::log::{os, path, text};
 use crate::store::Store;
@@ -94,7 +97,7 @@ fn parse(key: &OsStr) -> Result<SettingName, Failure> {
 fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
     match setting.name {
         Name::Dir => config.directory().map(PathBuf::into_os_string),
-        name => Ok(config.value(name).0.clone()),
+        name => Ok(shown(name, &config.value(name).0)),
     }
 }
 
@@ -190,7 +193,13 @@ fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failu
             "`{value}` is not UTF-8, but a configuration file must be"
         ))
     })?;
-    let value = key.value(typed).map_err(Failure::usage)?;
+    let is_remote = matches!(key, SettingName::Setting(setting) if setting.name == Name::Remote);
+    let without = match is_remote {
+        true => remote::without_password(typed, system)?,
+        false => None,
+    };
+    let value = key.value(without.as_deref().unwrap_or(typed));
+    let value = value.map_err(Failure::usage)?;
     let file = file(system)?;
     editor::make_place(&file)?;
     let mut edited = ConfigEditor::open(&file)?;
@@ -200,6 +209,9 @@ fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failu
     let (name, shown) = (key.shown(), text(shown.as_bytes()));
     say(&format!("oclcache: {name} = {shown} in `{}`", path(&file)));
     say_what_overrides(key, &file);
+    if is_remote && !system {
+        remote::make_key();
+    }
     Ok(ExitCode::SUCCESS)
 }
 

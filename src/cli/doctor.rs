@@ -14,6 +14,7 @@ mod installation;
 mod loader;
 mod program;
 pub mod qualify;
+mod remote;
 mod report;
 mod settings;
 
@@ -58,12 +59,20 @@ pub struct DoctorArgs {
     /// Give up on a driver after this time, such as 10s or 5m; by default a minute
     #[arg(long, value_name = "TIME", value_parser = super::parse::parse_age)]
     timeout: Option<Duration>,
+    /// Check the store that machines share, by `oclcache-remote`
+    #[arg(long, conflicts_with_all = ["program", "no_build", "driver", "timeout"])]
+    remote: bool,
     #[command(flatten)]
     qualify: QualifyArgs,
 }
 
 impl DoctorArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
+        if self.remote {
+            let json = self.json.then(|| OsString::from("--json"));
+            let arguments = [OsString::from("doctor")].into_iter().chain(json);
+            return super::remote::execute(&arguments.collect::<Vec<_>>());
+        }
         let interrupt = Interrupt::listen()?;
         if let Some(wanted) = &self.qualify.qualify {
             let limit = self.timeout.unwrap_or(LIMIT);
@@ -98,6 +107,7 @@ impl DoctorArgs {
         directory::examine(&config, &mut report);
         settings::examine(&config, &mut report);
         baker::examine(&config, library.as_deref(), &mut report);
+        remote::examine(&config, &mut report);
         audit::examine(&config, &interrupt, &mut report);
         bar.finish_and_clear();
         if interrupt.came() {

@@ -4,7 +4,6 @@
 //! The archive gets its name when it is complete.
 
 mod disclosure;
-mod private;
 mod selection;
 
 use std::ffi::OsStr;

@@ -24,9 +24,9 @@ use super::output::say;
 use super::progress::bar;
 use super::registered_drivers::{RegisteredDrivers, purpose};
 use crate::config::Config;
-use crate::key::ingredients::{self, Key, hex, sha256};
-use crate::store::entry::{Entry, EntryContent, Meta};
-use crate::store::recipe::StoredRecipe;
+use crate::key::ingredients::{Key, hex, sha256};
+use crate::store::entry::Entry;
+use crate::store::foreign::{self, ForeignOrigin};
 use crate::store::tier::Tier;
 use crate::store::{Limits, Lookup, MAX_ENTRY_BYTES, Store};
 use crate::trust;
@@ -262,20 +262,10 @@ impl Judge<'_> {
             }
             Some(_) => {}
         }
-        let entry = match Entry::parse(bytes, Some(&key)) {
+        let entry = match foreign::verified(bytes, &key) {
             Ok(entry) => entry,
-            Err(defect) => return Ok(Err(format!("damaged: {defect}"))),
+            Err(why) => return Ok(Err(why)),
         };
-        let meta = &entry.meta;
-        if ingredients::key(&meta.ingredients) != key {
-            return refused("its key is not the key of its ingredients");
-        }
-        if meta.built.len() != entry.binaries().len() {
-            return refused("its binaries do not match its list of them");
-        }
-        if entry.is_pending() && entry.recipe().is_err() {
-            return refused("it has neither binaries nor a recipe");
-        }
         Ok(Ok((key, entry, digest)))
     }
 
@@ -353,27 +343,13 @@ fn changed(name: &str) -> Failure {
 
 /// Stores an entry, marked as imported, with the library of its driver on this machine and without directories of the other one.
 fn publish(store: &Store, fit: &AcceptedEntry, entry: &Entry) -> Result<u64, String> {
-    let recipe = entry.recipe().ok().map(|recipe| StoredRecipe {
-        own_cache: None,
-        ..recipe
-    });
-    let library = fit
-        .library
-        .as_ref()
-        .map(|path| path.to_string_lossy().into_owned());
-    let meta = Meta {
-        imported: true,
-        driver_library: library.unwrap_or_else(|| entry.meta.driver_library.clone()),
-        ..entry.meta.clone()
+    let library = fit.library.as_ref();
+    let origin = ForeignOrigin {
+        library: library.map(|path| path.to_string_lossy().into_owned()),
+        ..ForeignOrigin::default()
     };
-    let content = EntryContent {
-        meta: &meta,
-        recipe: recipe.as_ref(),
-        binaries: entry.binaries().collect(),
-    };
-    store
-        .publish(&fit.key, &content)
-        .map_err(|error| error.to_string())
+    let published = store.publish_foreign(&fit.key, entry, &origin);
+    published.map_err(|error| error.to_string())
 }
 
 /// Opens a system directory for writing, and makes it if it is missing. All users can read it; only this one can write it.

@@ -38,6 +38,7 @@ mod probe;
 mod progress;
 mod recipe_environment;
 mod registered_drivers;
+mod remote;
 mod replace_file;
 mod report;
 mod run;
@@ -155,6 +156,7 @@ verbs! {
     "Share" {
         Export(export::ExportArgs),
         Import(import::ImportArgs),
+        Remote(remote::RemoteArgs),
     }
     "Internal" {
         BakeWorker(bake::BakeWorkerArgs),

@@ -19,8 +19,10 @@ use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
 use super::output::{plural, say, seconds};
+use super::remote::RunSharing;
 use super::vendors::{LOADER_VARIABLES, vendors};
-use crate::cache::{RUN_VARIABLE, autobake};
+use crate::cache::RUN_VARIABLE;
+use crate::cache::autobake::{self, REMOTE_KEY};
 use crate::config::{Config, Name, script_name};
 use crate::log::path;
 use crate::outcome::Bypass;
@@ -69,7 +71,8 @@ impl RunArgs {
             Err(why) => {
                 say(&format!("oclcache: running without the cache: {why}"));
                 let mut program = Command::new(&self.command[0]);
-                let status = run_to_end(program.args(&self.command[1..]), &self.command[0])?;
+                program.args(&self.command[1..]).env_remove(REMOTE_KEY);
+                let status = run_to_end(&mut program, &self.command[0])?;
                 return exit_as(&status, config.must_hit());
             }
         };
@@ -84,6 +87,10 @@ impl RunArgs {
         if let Some(vendors) = &vendors {
             program.env("OCLCACHE_VENDORS", vendors);
         }
+        program.env_remove(REMOTE_KEY);
+        // A run inside another one leaves what it compiled to that.
+        let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
+        let sharing = is_outer.then(|| RunSharing::begin(&config));
         let ended = run_to_end(&mut program, &self.command[0]);
         let run = place.finish();
         let status = ended?;
@@ -98,8 +105,6 @@ impl RunArgs {
             Err(failure) => say(&format!("oclcache: {}", failure.message)),
         }
         let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
-        // A run inside another one leaves its recipes to that.
-        let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
         // A user who has interrupted the program does not want to wait.
         if recipes > 0 && self.bake && status.signal().is_none() {
@@ -112,6 +117,9 @@ impl RunArgs {
             say(&format!(
                 "oclcache: run `oclcache bake` to store what was compiled; it was not started in the background: {why}"
             ));
+        }
+        if let Some(sharing) = sharing.filter(|_| status.signal().is_none()) {
+            sharing.end(self.quiet);
         }
         exit_as(&status, config.must_hit() && compiled)
     }

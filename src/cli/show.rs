@@ -71,6 +71,7 @@ fn as_json(entry: &Entry) -> Value {
         "options": meta.options.as_ref().map(lossy),
         "pending": meta.is_pending(),
         "imported": meta.imported,
+        "signer": meta.signer().map(|signer| format!("{signer:016X}")),
         "variants": meta.variants,
         "source_bytes": entry.recipe().ok().map(|recipe| recipe.text().map_or(0, <[u8]>::len)),
         "binary_bytes": entry.binaries().map(<[u8]>::len).collect::<Vec<_>>(),
@@ -125,8 +126,10 @@ fn as_text(entry: &Entry) -> String {
             size(recipe.text().map_or(0, <[u8]>::len) as u64)
         }),
     );
-    if meta.imported {
-        row("origin", "an archive".to_owned());
+    match (meta.signer(), meta.imported) {
+        (Some(signer), _) => row("origin", format!("another machine, key {signer:016X}")),
+        (None, true) => row("origin", "an archive".to_owned()),
+        (None, false) => {}
     }
     if meta.is_pending() {
         let words = "pending: `oclcache bake` compiles this recipe";

@@ -10,6 +10,8 @@ use super::open::{directory, existing_store, tiers};
 use crate::config::Config;
 use crate::filesystem::FileSystem;
 use crate::outcome::{Bypass, FormerName, Missed};
+use crate::remote::local::helper_state;
+use crate::remote::state::HelperState;
 use crate::store::journal::now_ms;
 use crate::store::stats::{BY_DAY, CountedRows, Counter, DAY_MS, RowTag, Totals, date};
 use crate::store::tiers::Tiers;
@@ -29,6 +31,8 @@ pub struct CacheSummary {
     pub totals: EntryTotals,
     /// The size limit of the entries.
     pub max_size: Option<u64>,
+    /// The state of the helper; None if there is no remote store.
+    pub remote: Option<HelperState>,
     tiers: Tiers,
 }
 
@@ -124,11 +128,15 @@ impl CacheSummary {
         Ok(CacheSummary {
             counted,
             is_exact,
-            store,
             directory,
             totals,
             max_size: config.max_size(),
+            remote: config.remote().map(|_| {
+                let state = store.as_ref().map(|store| helper_state(&config, store));
+                state.unwrap_or_default()
+            }),
             tiers: tiers(&config),
+            store,
         })
     }
 
@@ -196,6 +204,19 @@ impl CacheSummary {
         ] {
             object.insert(name.into(), value);
         }
+        if let Some(state) = &self.remote {
+            let remote = json!({
+                "trouble": state.trouble,
+                "refused": state.refused,
+                "errors": state.errors,
+                "received": state.received,
+                "prefetched": state.prefetched,
+                "sent": state.sent,
+                "bytes_in": state.bytes_in,
+                "bytes_out": state.bytes_out,
+            });
+            object.insert("remote".into(), remote);
+        }
         let directories = self.tiers().map(|(directory, entries)| {
             let directory = directory.to_string_lossy();
             match entries {
@@ -230,7 +251,10 @@ pub fn reasons(totals: &Totals) -> [Reasons; 3] {
 
 /// All counters of a sum, and values derived from them.
 fn counters(totals: &Totals) -> Map<String, Value> {
+    // Those of the remote level mean nothing to most people.
+    let is_remote = |name: &str| name.starts_with("remote_");
     let numbers = totals.named();
+    let numbers = numbers.filter(|(name, number)| *number > 0 || !is_remote(name));
     let mut object: Map<_, _> = numbers
         .map(|(name, number)| (name.to_owned(), number.into()))
         .collect();

@@ -15,6 +15,7 @@ use super::super::worker::process::{NoAnswer, Worker};
 use super::super::worker::{CLOSED, READY};
 use super::collect::{BakeItem, OwnCache, Work, WorkerSettings};
 use super::replayer::{BakeTask, ReplayResult};
+use super::sharing::{BakeSharing, Shared};
 use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::driver::profile;
@@ -48,6 +49,8 @@ pub struct Supervisor<'a> {
     pub bounds_unused: bool,
     /// Set when the user has interrupted the work.
     pub stop: &'a AtomicBool,
+    /// What other machines have baked, and are told.
+    pub sharing: BakeSharing<'a>,
 }
 
 /// What the workers report.
@@ -182,6 +185,10 @@ impl Supervisor<'_> {
         item: &BakeItem,
         tell: &(dyn Fn(WorkerEvent) + Sync),
     ) -> (Option<ReplayResult>, Option<Worker>) {
+        let lease = match self.sharing.ask(item, self.is_stale, self.stop) {
+            Shared::Stored => return (Some(ReplayResult::Known), Some(worker)),
+            Shared::Bake(lease) => lease,
+        };
         let limit = self.limit(item);
         let before = self.store.attempts(&item.key);
         if let Err(error) = self.store.begin_attempt(&item.key) {
@@ -222,6 +229,7 @@ impl Supervisor<'_> {
             let verdict = self.leave_unused(item, &before.reason, tell);
             return (Some(verdict), worker);
         }
+        self.sharing.ended(&item.key, &verdict, lease);
         let written = match &verdict {
             ReplayResult::Failed(why) => self.store.attempt_failed(&item.key, why),
             ReplayResult::PutOff => self.store.take_back_attempt(&item.key, before.as_ref()),
@@ -332,6 +340,8 @@ impl Supervisor<'_> {
         ] {
             settings.push((variable(name), "0".into()));
         }
+        // This process asks other machines, and sends them what the worker stores.
+        settings.push((variable(Name::Remote), "off".into()));
         settings.push((variable(Name::Record), "inline".into()));
         for name in [Name::MaxSize, Name::MinFree, Name::MaxAge] {
             settings.push((variable(name), self.config.value(name).0.clone()));

@@ -6,6 +6,7 @@ use super::report::{DoctorReport, Fix};
 use crate::cache::autobake;
 use crate::cli::open::usable_store;
 use crate::cli::output::plural;
+use crate::companion;
 use crate::config::Config;
 
 const ABOUT: &str = "baker";
@@ -15,9 +16,9 @@ pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorRepor
     let left = plural(pending as u64, "recipe is pending", "recipes are pending");
     let by_hand = || Fix::command("oclcache bake").because("bake manually");
     if let Some(library) = library
-        && let Err(why) = autobake::command(library)
+        && let Err(why) = companion::trusted(library, companion::COMMAND)
     {
-        let fix = autobake::beside(library)
+        let fix = companion::beside(library, companion::COMMAND)
             .and_then(|command| tighten(&command))
             .unwrap_or_else(by_hand);
         let text = format!("{left}; programs cannot start the baker: {why}");

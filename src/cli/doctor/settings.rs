@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::report::{DoctorReport, Fix};
 use crate::cache::RUN_VARIABLE;
+use crate::cache::autobake::REMOTE_KEY;
 use crate::cache::behavior;
 use crate::cache::policy::{Decision, decide};
 use crate::cli::open::{tiers, usable_store};
 use crate::cli::output::quoted;
-use crate::config::{Config, IGNORED, Name, RecordMode, SETTINGS, ValueSource, meant};
+use crate::config::{Config, IGNORED, Name, RecordMode, SETTINGS, ValueSource, meant, shown};
 use crate::driver::profile;
 use crate::log::{os, path, text};
 use crate::store::driver_costs;
@@ -42,7 +43,8 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
             ValueSource::SystemFile(file) | ValueSource::File(file) => path(file).to_string(),
         };
         is_default = false;
-        let text = format!("{} = {} (from {from})", setting.key, os(value));
+        let value = shown(setting.name, value);
+        let text = format!("{} = {} (from {from})", setting.key, os(&value));
         match limitation(config, setting.name) {
             None => report.good(ABOUT, text),
             Some((what, is_off)) => {
@@ -81,7 +83,7 @@ fn examine_names(report: &mut DoctorReport) {
             continue;
         };
         // Variables of `run`, of builds and of tests.
-        let is_other = name == RUN_VARIABLE
+        let is_other = [RUN_VARIABLE, REMOTE_KEY].contains(&name)
             || ["OCLCACHE_DEFAULT_", "OCLCACHE_TEST_"]
                 .iter()
                 .any(|others| name.starts_with(others));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::disclosure::Disclosure;
-use super::private;
+use crate::cache::private_texts::{BuildLogs, without_secrets};
 use crate::cli::archive::manifest::ListedMember;
 use crate::cli::entry_filter::is_driver;
 use crate::cli::entry_view::devices;
@@ -128,7 +128,7 @@ impl ExportSelection {
             .unwrap_or_default();
         let (meta, recipe) = match filter.no_source {
             false => (entry.meta.clone(), recipe),
-            true => match private::without_secrets(entry) {
+            true => match without_secrets(entry, BuildLogs::Withheld) {
                 Ok(meta) => (meta, None),
                 Err(why) => {
                     match self.left_out.iter_mut().find(|(known, _)| *known == why) {
@@ -179,7 +179,7 @@ fn encoded(key: &Key, entry: &Entry, meta: &Meta, recipe: Option<&StoredRecipe>)
     let content = EntryContent {
         meta: &Meta {
             imported: false,
-            ..meta.clone()
+            ..meta.clone().signed_by(None)
         },
         recipe,
         binaries: entry.binaries().collect(),

@@ -18,7 +18,7 @@ use crate::store::StoreError;
 use crate::store::directory::Directory;
 
 /// With these settings a probe's cache works, whatever the user has set.
-const SETTINGS: [(&str, &str); 11] = [
+const SETTINGS: [(&str, &str); 12] = [
     ("OCLCACHE_DISABLE", "0"),
     ("OCLCACHE_READONLY", "0"),
     ("OCLCACHE_RECACHE", "0"),
@@ -30,6 +30,7 @@ const SETTINGS: [(&str, &str); 11] = [
     ("OCLCACHE_MAX_SIZE", "0"),
     ("OCLCACHE_MIN_FREE", "0"),
     ("OCLCACHE_LOG", "off"),
+    ("OCLCACHE_REMOTE", "off"),
 ];
 
 /// How a probe reaches drivers.

@@ -13,6 +13,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use tempfile::TempDir;
 
 use super::child::{exit_as, run_to_end};
+use crate::cache::autobake::REMOTE_KEY;
 use crate::cli::failure::Failure;
 use crate::cli::other_caches::environment::CacheEnvironment;
 use crate::cli::other_caches::table::{CACHES, CacheRoot, Cold, OtherCache};
@@ -24,7 +25,7 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     let temporary = temporary(&surroundings).map_err(cannot)?;
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
-    program.env("OCLCACHE_DISABLE", "1");
+    program.env("OCLCACHE_DISABLE", "1").env_remove(REMOTE_KEY);
     let mut hidden = Vec::new();
     let (mut off, mut emptied, mut left) = (vec!["oclcache"], vec![], vec![]);
     for cache in &CACHES {

@@ -3,6 +3,7 @@
 use crate::cli::output::{Column, TextTable, faint, good, heading, seconds, size, width, wrapped};
 use crate::cli::summary::{CacheSummary, Grouping, Reasons, day, hit_rate, reasons};
 use crate::log::{path, text};
+use crate::remote::state::HelperState;
 use crate::store::stats::{Counter, Totals};
 
 /// Rows of a table without `--verbose`.
@@ -42,6 +43,10 @@ pub fn render(
         section(title, reasons_table(reasons, verbose));
     }
     section("Also", rare(&total, verbose));
+    section(
+        "Other machines",
+        remote(&total, all.remote.as_ref(), verbose),
+    );
     let most = |most: usize| if verbose { usize::MAX } else { most };
     if total.builds() > 0 {
         section(
@@ -205,6 +210,48 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
         row("time to load hits", loads, time(loads));
         let rebuilt = number(Counter::RebuiltNs);
         row("time to build hits for real", rebuilt, time(rebuilt));
+    }
+    table
+}
+
+/// What came from other machines and went there. Zeros are shown only if there is a remote store and `verbose` asks for them.
+fn remote(totals: &Totals, state: Option<&HelperState>, verbose: bool) -> TextTable {
+    let mut table = TextTable::new(&[Column::Left, Column::Right]);
+    let helper = state.cloned().unwrap_or_default();
+    let mut row = |name: &str, count: u64, shown: String| {
+        if count > 0 || verbose && state.is_some() {
+            table.row([name.to_owned(), shown]);
+        }
+    };
+    for (name, counter) in [
+        ("hits from other machines", Counter::RemoteHits),
+        ("not on other machines", Counter::RemoteMisses),
+        ("answers too late", Counter::RemoteLate),
+        ("questions that failed", Counter::RemoteErrors),
+    ] {
+        let count = totals.get(counter);
+        row(name, count, count.to_string());
+    }
+    for (name, counter) in [
+        ("time waited for other machines", Counter::RemoteWaitNs),
+        ("of that in vain", Counter::RemoteWastedNs),
+    ] {
+        row(name, totals.get(counter), time(totals.get(counter)));
+    }
+    for (name, count) in [
+        ("entries received", helper.received),
+        ("entries received in advance", helper.prefetched),
+        ("objects refused", helper.refused),
+        ("entries sent", helper.sent),
+        ("failures of the store", helper.errors),
+    ] {
+        row(name, count, count.to_string());
+    }
+    row("bytes received", helper.bytes_in, size(helper.bytes_in));
+    row("bytes sent", helper.bytes_out, size(helper.bytes_out));
+    if !helper.trouble.is_empty() {
+        let trouble = text(helper.trouble.as_bytes()).to_string();
+        table.row(["trouble".to_owned(), trouble]);
     }
     table
 }

@@ -1,0 +1,87 @@
+//! Asks other machines for what is to be baked, and tells them what was baked: each recipe is baked once in a cluster.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::collect::BakeItem;
+use super::replayer::{BakeTask, ReplayResult};
+use crate::config::Config;
+use crate::key::ingredients::Key;
+use crate::remote::client::{Lease, Question, RemoteClient};
+use crate::store::Store;
+use crate::store::tier::Tier;
+
+/// How long to wait for the answer of the remote store. No application waits for the baker.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for another host that bakes the same recipe: a multiple of the time that the application took, within limits.
+const TIMES: u32 = 3;
+const MIN_WAIT: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// The remote level as the baker uses it: nothing without a remote store.
+pub struct BakeSharing<'a> {
+    client: Option<RemoteClient>,
+    store: &'a Store,
+    config: &'a Config,
+}
+
+/// How a question ended.
+pub enum Shared {
+    /// The entry of another machine is stored.
+    Stored,
+    /// Bake it, with the lease if there is one.
+    Bake(Option<Lease>),
+}
+
+impl<'a> BakeSharing<'a> {
+    /// For this cache.
+    pub fn new(store: &'a Store, config: &'a Config) -> BakeSharing<'a> {
+        BakeSharing {
+            client: RemoteClient::new(config),
+            store,
+            config,
+        }
+    }
+
+    /// Asks for the entry of a recipe that is about to be baked.
+    pub fn ask(&self, item: &BakeItem, is_stale: bool, stop: &AtomicBool) -> Shared {
+        let is_pending = matches!(item.task, BakeTask::Bake | BakeTask::BakeUnused);
+        let client = self.client.as_ref().filter(|_| is_pending && !is_stale);
+        let Some(client) = client else {
+            return Shared::Bake(None);
+        };
+        let took = Duration::from_nanos(item.compile_ns);
+        let asked = client.ask(
+            self.config,
+            self.store,
+            &Question {
+                key: item.key,
+                compiled_in: Some(took),
+                may_wait: true,
+                patience: Some(PATIENCE),
+                lease: Some(took.saturating_mul(TIMES).clamp(MIN_WAIT, MAX_WAIT)),
+                goes_on: &|| !stop.load(Ordering::Relaxed),
+            },
+        );
+        let is_there =
+            || matches!(self.store.read(&item.key), Ok(Some((entry, _))) if !entry.is_pending());
+        match asked.is_stored && is_there() {
+            true => Shared::Stored,
+            false => Shared::Bake(asked.lease),
+        }
+    }
+
+    /// Notes how the baking of a recipe ended.
+    pub fn ended(&self, key: &Key, verdict: &ReplayResult, lease: Option<Lease>) {
+        let is_baked = *verdict == ReplayResult::Baked;
+        if is_baked
+            && let Some(client) = &self.client
+            && let Ok(Some((entry, _))) = self.store.read(key)
+        {
+            client.built(self.config, self.store, key, &entry.meta, entry.bytes());
+        }
+        if let Some(lease) = lease {
+            lease.done(is_baked);
+        }
+    }
+}
