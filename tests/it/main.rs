@@ -55,6 +55,7 @@ mod process;
 mod programs;
 mod python;
 mod qualify;
+mod remote;
 mod report;
 mod run;
 mod script_names;

@@ -282,6 +282,12 @@ fn every_setting_is_explained_and_no_other_variable_is_named() {
             .split('"')
             .filter(|text| text.starts_with("OCLCACHE_")),
     );
+    // The secret of the remote level, which is no setting.
+    let secret = fs::read_to_string(top().join("src/cache/autobake.rs")).expect("the source");
+    let quoted = secret
+        .split('"')
+        .filter(|text| *text == "OCLCACHE_REMOTE_KEY");
+    known.extend(quoted);
     for page in pages::all() {
         for (at, _) in page.text.match_indices("OCLCACHE_") {
             let rest = &page.text[at..];

@@ -1,0 +1,609 @@
+//! The library's and the command's side of the remote level. A stand-in for the helper speaks the protocol and does what a test wants.
+//!
+//! Nothing here is timed: where a program shall not wait, the requests are counted, and where it shall, the setting allows a minute.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::files_opened::has_strace;
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, is_root, library, skipped};
+use crate::tiers::{TrustedPlace, trusted_place};
+
+const FAR_TOO_LONG: Duration = Duration::from_secs(40);
+const HELPER: &str = "oclcache-remote";
+const OUTBOX: &str = "home/.local/state/oclcache/outbox";
+
+/// A sandbox, and a place of the library, the command and the helper that nobody untrusted can write.
+struct Lab {
+    sandbox: Sandbox,
+    place: TrustedPlace,
+    helper: Option<Child>,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Lab {
+    /// Without a helper.
+    fn bare(test: &str) -> Option<Lab> {
+        let place = trusted_place(test)?;
+        let mut sandbox = Sandbox::new(Driver::Stub)?;
+        let beside = place.path().join("liboclcache.so");
+        copy_program(library(), &beside);
+        copy_program(
+            env!("CARGO_BIN_EXE_oclcache"),
+            &place.path().join("oclcache"),
+        );
+        sandbox.write("oclcache/oclcache.icd", format!("{}\n", beside.display()));
+        sandbox.set("OCLCACHE_REMOTE", "redis://nowhere");
+        sandbox.set("OCLCACHE_REMOTE_WAIT", "60s");
+        Some(Lab {
+            sandbox,
+            place,
+            helper: None,
+        })
+    }
+
+    /// With a helper that runs and does this.
+    fn new(test: &str, behavior: &str) -> Option<Lab> {
+        let mut lab = Lab::bare(test)?;
+        copy_program(example("stand_in"), &lab.place.path().join(HELPER));
+        lab.behave(behavior);
+        lab.serve();
+        Some(lab)
+    }
+
+    fn behave(&self, behavior: &str) {
+        fs::write(self.place.path().join("behavior"), behavior).expect("written");
+    }
+
+    /// Starts the helper, and waits until it listens.
+    fn serve(&mut self) {
+        let _ = fs::remove_file(self.place.path().join("go"));
+        let mut command = self
+            .sandbox
+            .command(Way::Cached, self.place.path().join(HELPER));
+        command
+            .arg("serve")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        self.helper = Some(command.spawn().expect("the stand-in"));
+        let started = Instant::now();
+        while self.sockets().is_empty() {
+            assert!(started.elapsed() < FAR_TOO_LONG, "no socket");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // It is bound before it listens.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    fn sockets(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.sandbox.path("cache/v1/remote"));
+        let paths = files
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|file| file.path());
+        paths.filter(|path| path.extension().is_none()).collect()
+    }
+
+    /// Ends all helpers of this place.
+    fn end(&mut self) {
+        let own = self.place.path().join(HELPER);
+        let _ = fs::write(self.place.path().join("go"), "");
+        if let Some(mut helper) = self.helper.take() {
+            let _ = helper.wait();
+        }
+        let started = Instant::now();
+        let is_own = |process: &fs::DirEntry| {
+            fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == own)
+        };
+        let is_running = || {
+            fs::read_dir("/proc")
+                .expect("processes")
+                .flatten()
+                .any(|one| is_own(&one))
+        };
+        while is_running() && started.elapsed() < FAR_TOO_LONG {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What the helpers were asked, once they have ended.
+    fn asked(&mut self) -> Vec<String> {
+        self.end();
+        let asked = fs::read_to_string(self.place.path().join("asked")).unwrap_or_default();
+        asked.lines().map(str::to_owned).collect()
+    }
+
+    /// Builds a program of this number.
+    fn build(&self, number: u32) -> Ran {
+        let source = format!(
+            "__kernel void f(__global uint *out) {{ out[get_global_id(0)] = {number}; }}\n"
+        );
+        self.sandbox.kernel(Way::Cached, &source, "")
+    }
+
+    /// Builds a program without a remote level, and gives its entry to the helper. Returns the key.
+    fn give(&mut self, number: u32) -> String {
+        let remote = self
+            .sandbox
+            .variables
+            .insert("OCLCACHE_REMOTE".to_owned(), "off".into());
+        self.build(number).ok();
+        self.sandbox
+            .variables
+            .extend(remote.map(|url| ("OCLCACHE_REMOTE".to_owned(), url)));
+        let [entry] = self.sandbox.entries().try_into().expect("one entry");
+        let key = key_of(&entry);
+        let there = self.place.path().join(format!("{key}.entry"));
+        fs::copy(&entry, there).expect("copied");
+        fs::remove_file(entry).expect("removed");
+        self.sandbox.oclcache(&["stats", "--zero"]).ok();
+        key
+    }
+
+    fn stats(&self, names: &[&str]) -> Vec<u64> {
+        names.iter().map(|name| self.sandbox.stat(name)).collect()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Ran {
+        let mut command = self
+            .sandbox
+            .command(Way::Cached, self.place.path().join("oclcache"));
+        self.sandbox.run(command.args(arguments))
+    }
+}
+
+fn key_of(entry: &Path) -> String {
+    let name = entry.file_stem().and_then(|name| name.to_str());
+    name.expect("a key").to_owned()
+}
+
+/// The files of the outbox.
+fn markers(sandbox: &Sandbox) -> Vec<PathBuf> {
+    let caches = fs::read_dir(sandbox.path(OUTBOX))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let files = caches.flat_map(|cache| fs::read_dir(cache.path()).expect("listed").flatten());
+    files.map(|file| file.path()).collect()
+}
+
+#[test]
+fn what_another_machine_has_built_is_served_without_a_compilation_and_never_sent_on() {
+    let Some(mut lab) = Lab::new("an entry of another machine", "give") else {
+        return;
+    };
+    let key = lab.give(1);
+    let ran = lab.build(1).ok();
+    assert_eq!(ran.source_builds(), 0, "{}", ran.stderr);
+    let counted = lab.stats(&["hits", "misses", "remote_hits", "remote_errors"]);
+    assert_eq!(counted, [1, 0, 1, 0]);
+    assert_eq!(markers(&lab.sandbox), [PathBuf::new(); 0]);
+    // The next one is a hit of this machine's, and asks nobody.
+    assert_eq!(lab.build(1).ok().source_builds(), 0);
+    assert_eq!(lab.stats(&["hits", "remote_hits"]), [2, 1]);
+    let shown = lab.sandbox.oclcache(&["stats", "-v"]).ok().stdout;
+    assert!(shown.contains("hits from other machines"), "{shown}");
+    let asked = lab.asked();
+    let gets: Vec<&String> = asked
+        .iter()
+        .filter(|line| line.starts_with("get"))
+        .collect();
+    assert_eq!(
+        gets,
+        [&format!("get {key} first {key} wait true lease true")]
+    );
+    assert!(asked.contains(&"hello".to_owned()), "{asked:?}");
+    assert!(
+        !asked.iter().any(|line| line.starts_with("put")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn whatever_the_helper_says_wrong_the_driver_builds_and_the_program_ends_well() {
+    let Some(mut lab) = Lab::new("a helper that is wrong", "") else {
+        return;
+    };
+    for (number, (behavior, counter)) in [
+        ("miss", "remote_misses"),
+        ("later", "remote_late"),
+        ("close", "remote_errors"),
+        ("garbage", "remote_errors"),
+        ("lie", "remote_errors"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        lab.behave(behavior);
+        let before = lab.sandbox.stat(counter);
+        let ran = lab.build(number as u32).ok();
+        assert_eq!(ran.source_builds(), 1, "{behavior}");
+        assert_eq!(lab.sandbox.stat(counter), before + 1, "{behavior}");
+    }
+    // Nothing is counted while the store is not asked.
+    lab.behave("open");
+    lab.build(100).ok();
+    assert_eq!(lab.stats(&["misses", "remote_hits"]), [6, 0]);
+    let waits = lab.asked();
+    let waits = waits.iter().filter(|line| line.contains("wait true"));
+    assert_eq!(waits.count(), 6);
+}
+
+#[test]
+fn damaged_and_foreign_bytes_are_not_stored() {
+    let Some(mut lab) = Lab::new("damaged entries of another machine", "give") else {
+        return;
+    };
+    let key = lab.give(1);
+    let file = lab.place.path().join(format!("{key}.entry"));
+    let good = fs::read(&file).expect("read");
+    for index in [0, 20, 100, good.len() - 1] {
+        let mut damaged = good.clone();
+        damaged[index] ^= 1;
+        fs::write(&file, damaged).expect("written");
+        let mut command = lab.sandbox.command(Way::Cached, example("client"));
+        let _ = fs::remove_dir_all(lab.sandbox.path("cache/v1/entries"));
+        let ran = lab.sandbox.run(
+            command
+                .args(["run", "--source"])
+                .arg(lab.sandbox.path("kernel.cl"))
+                .args(["--kernel", "f", "--options", ""]),
+        );
+        assert_eq!(ran.ok().source_builds(), 1, "byte {index}");
+    }
+    let refused = lab.asked();
+    let refused = refused
+        .iter()
+        .filter(|line| line.starts_with("not received"));
+    assert_eq!(refused.count(), 4);
+}
+
+#[test]
+fn a_process_waits_once_for_a_helper_that_hangs_and_then_one_time_in_eight() {
+    let Some(mut lab) = Lab::new("a helper that hangs", "hang") else {
+        return;
+    };
+    lab.sandbox.set("OCLCACHE_REMOTE_WAIT", "30ms");
+    let mut command = lab.sandbox.command(Way::Cached, example("client"));
+    command.args(["keys", "--times", "1"]);
+    for number in 0..17 {
+        let text = format!(
+            "__kernel void f(__global uint *out) {{ out[get_global_id(0)] = {number}; }}\n"
+        );
+        command
+            .arg("--source")
+            .arg(lab.sandbox.write(&format!("{number}.cl"), text));
+    }
+    let ran = lab.sandbox.run(&mut command).ok();
+    assert_eq!(ran.source_builds(), 17);
+    let late = lab.sandbox.stat("remote_late");
+    let asked = lab.asked();
+    let gets: Vec<&String> = asked
+        .iter()
+        .filter(|line| line.starts_with("get"))
+        .collect();
+    let waits = gets
+        .iter()
+        .filter(|line| line.contains("wait true"))
+        .count();
+    assert_eq!((gets.len(), waits, late), (17, 3, 3), "{asked:?}");
+    // All name the first key of the process.
+    let first = gets[0].split(' ').nth(1).expect("a key");
+    let named = format!(" first {first} ");
+    assert!(gets.iter().all(|line| line.contains(&named)), "{gets:?}");
+}
+
+#[test]
+fn what_the_driver_built_here_is_marked_and_the_helper_is_told() {
+    let Some(mut lab) = Lab::new("the outbox", "leased") else {
+        return;
+    };
+    lab.build(1).ok();
+    let [entry] = lab.sandbox.entries().try_into().expect("one entry");
+    let key = key_of(&entry);
+    let [marker] = markers(&lab.sandbox).try_into().expect("one marker");
+    assert_eq!(
+        marker.file_name().and_then(|name| name.to_str()),
+        Some(key.as_str())
+    );
+    lab.sandbox.set("OCLCACHE_REMOTE_READONLY", "1");
+    lab.end();
+    lab.serve();
+    lab.build(2).ok();
+    assert_eq!(markers(&lab.sandbox), [marker]);
+    let asked = lab.asked();
+    let told = |line: &str| asked.iter().filter(|asked| *asked == line).count();
+    assert_eq!(told(&format!("put {key}")), 1, "{asked:?}");
+    assert_eq!(told(&format!("done {key} true")), 1, "{asked:?}");
+    assert_eq!(
+        asked.iter().filter(|line| line.starts_with("put")).count(),
+        1
+    );
+}
+
+#[test]
+fn a_build_that_fails_gives_its_lease_back() {
+    let Some(mut lab) = Lab::new("the lease of a build that fails", "leased") else {
+        return;
+    };
+    let ran = lab.sandbox.client(Way::Cached, &["failing"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let asked = lab.asked();
+    let done = asked.iter().filter(|line| line.starts_with("done"));
+    assert!(done.clone().count() > 0, "{asked:?}");
+    assert!(
+        done.clone().any(|line| line.ends_with("false")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn a_program_waits_for_the_build_of_another_host() {
+    let Some(mut lab) = Lab::new("a build of another host", "elsewhere") else {
+        return;
+    };
+    lab.give(1);
+    assert_eq!(lab.build(1).ok().source_builds(), 0);
+    assert_eq!(lab.stats(&["remote_hits", "remote_late"]), [1, 0]);
+}
+
+#[test]
+fn a_build_in_a_callback_asks_and_does_not_wait() {
+    let Some(mut lab) = Lab::new("builds in callbacks", "miss") else {
+        return;
+    };
+    let files = [1, 2].map(|number| {
+        let text = format!(
+            "__kernel void f(__global uint *out) {{ out[get_global_id(0)] = {number}; }}\n"
+        );
+        lab.sandbox.write(&format!("{number}.cl"), text)
+    });
+    let mut command = lab.sandbox.command(Way::Cached, example("client"));
+    command.args(["waiting", "nested"]).args(&files);
+    lab.sandbox.run(command.stdin(Stdio::null())).ok();
+    let asked = lab.asked();
+    let gets: Vec<&String> = asked
+        .iter()
+        .filter(|line| line.starts_with("get"))
+        .collect();
+    assert_eq!(gets.len(), 2, "{asked:?}");
+    assert!(gets[0].ends_with("wait true lease true"), "{asked:?}");
+    assert!(gets[1].ends_with("wait false lease false"), "{asked:?}");
+}
+
+#[test]
+fn forked_children_ask_for_themselves() {
+    let Some(mut lab) = Lab::new("forked children", "miss") else {
+        return;
+    };
+    let ran = lab.sandbox.client(Way::Cached, &["forks", "1", "4", "2"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let asked = lab.asked();
+    assert!(
+        asked.iter().any(|line| line.starts_with("get")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn the_helper_is_started_when_a_driver_is_loaded_and_not_by_a_read_only_cache() {
+    let Some(mut lab) = Lab::bare("the start of the helper") else {
+        return;
+    };
+    copy_program(example("stand_in"), &lab.place.path().join(HELPER));
+    lab.behave("miss");
+    lab.sandbox.set("OCLCACHE_READONLY", "1");
+    lab.build(1).ok();
+    assert_eq!(lab.asked(), [""; 0]);
+    let _ = fs::remove_file(lab.place.path().join("go"));
+    lab.sandbox.variables.remove("OCLCACHE_READONLY");
+    lab.build(1).ok();
+    let started = Instant::now();
+    while !lab.place.path().join("asked").exists() && started.elapsed() < FAR_TOO_LONG {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(lab.asked()[0], "started");
+}
+
+#[test]
+fn without_a_helper_everything_works_as_without_a_remote_level() {
+    let Some(mut lab) = Lab::bare("a helper that is not installed") else {
+        return;
+    };
+    let ran = lab.build(1).ok();
+    assert_eq!(ran.source_builds(), 1);
+    let said = "the remote store is not used";
+    assert_eq!(ran.stderr.matches(said).count(), 1, "{}", ran.stderr);
+    assert_eq!(lab.build(1).ok().source_builds(), 0);
+    // One that others could have written is as none.
+    let helper = lab.place.path().join(HELPER);
+    copy_program(example("stand_in"), &helper);
+    fs::set_permissions(&helper, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("set");
+    let ran = lab.build(2).ok();
+    assert!(
+        ran.stderr.contains("can be written by everybody"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(lab.asked(), [""; 0]);
+}
+
+#[test]
+fn a_helper_of_another_user_is_not_asked() {
+    if !is_root() {
+        return skipped("a helper of another user (only root can be another)");
+    }
+    let Some(mut lab) = Lab::new("a helper of another user", "other-user") else {
+        return;
+    };
+    assert_eq!(lab.build(1).ok().source_builds(), 1);
+    let asked = lab.asked();
+    assert!(
+        !asked.iter().any(|line| line.starts_with("get")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn while_the_store_fails_no_program_asks() {
+    let Some(mut lab) = Lab::new("a store that fails", "hang") else {
+        return;
+    };
+    let [socket] = lab.sockets().try_into().expect("one socket");
+    let file = fs::File::create(socket.with_extension("open")).expect("made");
+    let ahead = SystemTime::now() + Duration::from_secs(200);
+    file.set_modified(ahead).expect("dated");
+    assert_eq!(lab.build(1).ok().source_builds(), 1);
+    let asked = lab.asked();
+    assert!(
+        !asked.iter().any(|line| line.starts_with("get")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn without_a_remote_level_there_is_no_socket_no_file_and_no_process() {
+    if !has_strace("a system-call trace without a remote level") {
+        return;
+    }
+    let Some(mut lab) = Lab::bare("no remote level") else {
+        return;
+    };
+    copy_program(example("stand_in"), &lab.place.path().join(HELPER));
+    lab.sandbox.variables.remove("OCLCACHE_REMOTE");
+    let trace = |sandbox: &Sandbox| {
+        let file = sandbox.path("trace");
+        let mut command = sandbox.command(Way::Cached, "strace");
+        command.args([
+            "-f",
+            "-e",
+            "trace=socket,connect,clone,clone3,vfork,mkdir,mkdirat,openat",
+            "-o",
+        ]);
+        command.arg(&file).arg(example("client"));
+        command.args(["run", "--kernel", "f", "--options", "", "--source"]);
+        command.arg(sandbox.write(
+            "kernel.cl",
+            "__kernel void f(__global uint *out) { out[0] = 1; }\n",
+        ));
+        sandbox.run(command.stdin(Stdio::null())).ok();
+        fs::read_to_string(file).expect("a trace")
+    };
+    let without = trace(&lab.sandbox);
+    for word in [
+        "SEQPACKET",
+        "CLONE_VFORK",
+        "v1/remote",
+        "\"remote\"",
+        "outbox",
+        "boot_id",
+    ] {
+        let found = without.lines().find(|line| line.contains(word));
+        // Counters of processes have names of the boot as well.
+        let is_counters = word == "boot_id";
+        assert!(found.is_none() || is_counters, "{found:?}");
+    }
+    assert!(!lab.sandbox.path("home/.local").exists());
+    assert!(!lab.sandbox.path("cache/v1/remote").exists());
+    assert_eq!(lab.asked(), [""; 0]);
+    // The same words are found where there is one.
+    let _ = fs::remove_dir_all(lab.sandbox.path("cache"));
+    let _ = fs::remove_file(lab.place.path().join("go"));
+    lab.behave("miss");
+    lab.sandbox.set("OCLCACHE_REMOTE", "redis://nowhere");
+    let with = trace(&lab.sandbox);
+    for word in ["SEQPACKET", "CLONE_VFORK", "\"remote\"", "outbox"] {
+        assert!(with.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn run_keeps_the_secret_from_its_program_and_waits_for_what_it_left() {
+    let Some(mut lab) = Lab::new("the secret of a run", "miss") else {
+        return;
+    };
+    lab.sandbox.set("OCLCACHE_REMOTE_KEY", "secret");
+    let said = lab
+        .command(&["run", "--", "sh", "-c", "echo key=$OCLCACHE_REMOTE_KEY."])
+        .ok();
+    assert_eq!(said.stdout, "key=.\n");
+    lab.sandbox.variables.remove("OCLCACHE_REMOTE_KEY");
+    let client = example("client");
+    let client = client.to_str().expect("a path");
+    let source = lab.sandbox.write(
+        "kernel.cl",
+        "__kernel void f(__global uint *out) { out[0] = 7; }\n",
+    );
+    let source = source.to_str().expect("a path");
+    let run = [
+        "run",
+        "--",
+        client,
+        "run",
+        "--kernel",
+        "f",
+        "--options",
+        "",
+        "--source",
+        source,
+    ];
+    lab.end();
+    lab.serve();
+    let said = lab.command(&run).ok();
+    assert!(
+        said.stderr.contains("2 entries are not sent"),
+        "{}",
+        said.stderr
+    );
+    let asked = lab.asked();
+    assert!(asked.contains(&"stop".to_owned()), "{asked:?}");
+    assert!(asked.contains(&"flush".to_owned()), "{asked:?}");
+}
+
+#[test]
+fn the_command_hands_its_arguments_to_the_helper_and_says_what_to_install() {
+    let Some(mut lab) = Lab::bare("the verb `remote`") else {
+        return;
+    };
+    let without = lab.command(&["remote", "status"]);
+    assert_eq!(without.code, Some(1));
+    assert!(
+        without
+            .stderr
+            .contains("`oclcache-remote` is not installed"),
+        "{}",
+        without.stderr
+    );
+    copy_program(example("stand_in"), &lab.place.path().join(HELPER));
+    for (arguments, told) in [
+        (&["remote", "status", "--json"][..], "status --json"),
+        (&["remote", "status", "--help"], "status --help"),
+        (&["doctor", "--remote", "--json"], "doctor --json"),
+    ] {
+        let ran = lab.command(arguments).ok();
+        assert_eq!(ran.stdout, format!("stand-in 0.0.1 {told} false\n"));
+    }
+    lab.sandbox
+        .set("OCLCACHE_REMOTE", "redis://me:geheim@nowhere");
+    let doctor = lab.command(&["doctor", "--no-build"]);
+    let line = doctor
+        .stdout
+        .lines()
+        .find(|line| line.contains("oclcache-remote"));
+    assert!(
+        line.is_some_and(|line| line.contains("me:***@nowhere")),
+        "{}",
+        doctor.stdout
+    );
+    assert!(!doctor.stdout.contains("geheim"), "{}", doctor.stdout);
+    let shown = lab.command(&["config"]).ok().stdout;
+    assert!(!shown.contains("geheim"), "{shown}");
+}
