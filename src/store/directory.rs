@@ -4,7 +4,7 @@ mod memory;
 mod write;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -314,6 +314,12 @@ impl Directory {
     /// The file system of the directory.
     pub fn file_system(&self) -> FileSystem {
         FileSystem::of(&self.fd)
+    }
+
+    /// A short path of what has this name here, also if the path of the directory is long; None if the descriptor is lost.
+    pub fn short_path(&self, name: &str) -> Option<PathBuf> {
+        let number = self.fd().as_raw_fd();
+        (number >= 0).then(|| format!("/proc/self/fd/{number}/{name}").into())
     }
 
     /// The path, for messages.

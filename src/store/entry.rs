@@ -32,7 +32,7 @@ use crate::key::ingredients::{Ingredient, Key};
 /// The first bytes of each entry.
 pub const MAGIC: &[u8] = b"oclcache";
 /// The version of the grammar.
-const VERSION: u32 = 4;
+pub const VERSION: u32 = 4;
 /// The bytes before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
 /// Of decompressed metadata or a decompressed recipe.
@@ -161,8 +161,9 @@ pub struct Meta {
     pub built: Vec<u32>,
     /// The driver lists binaries for these devices only (measured: PoCL 3.1 after a build for some).
     pub only_built_listed: bool,
-    /// Zeros. Earlier versions counted here how often a recipe was left.
-    pub reserved: (u32, u64),
+    /// Who signed it, if it came from the store that machines share: see [`Meta::signer`]. Earlier versions counted here how often a
+    /// recipe was left.
+    pub received: (u32, u64),
     /// Whether the binaries contain what the driver compiled when the application ran its kernels (PoCL: for work-group sizes).
     /// Without it, the driver compiles that again.
     pub variants: bool,
@@ -172,7 +173,22 @@ pub struct Meta {
     pub facts: Facts,
 }
 
+/// Tells a signer from what earlier versions counted.
+const SIGNED: u32 = u32::from_le_bytes(*b"sign");
+
 impl Meta {
+    /// The id of the signer of an entry that came from the store that machines share.
+    pub fn signer(&self) -> Option<u64> {
+        let (mark, signer) = self.received;
+        (mark == SIGNED).then_some(signer)
+    }
+
+    /// The same with this signer, or with none.
+    pub fn signed_by(self, signer: Option<u64>) -> Meta {
+        let received = signer.map_or((0, 0), |signer| (SIGNED, signer));
+        Meta { received, ..self }
+    }
+
     /// Whether the entry is a recipe that nobody has baked yet.
     pub fn is_pending(&self) -> bool {
         self.built.is_empty()
@@ -458,7 +474,7 @@ pub(super) mod tests {
             compile_ns: 2,
             built: vec![0, 1, 2],
             only_built_listed: false,
-            reserved: (0, 0),
+            received: (0, 0),
             variants: true,
             imported: true,
             facts: Facts {

@@ -76,6 +76,17 @@ pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
     }
 }
 
+/// Whether there is room for this many bytes beside all other entries.
+pub(super) fn has_room_beside(
+    store: &Store,
+    limits: &Limits,
+    sizes: Option<&Sizes>,
+    incoming: u64,
+) -> bool {
+    let is_full = sizes.is_some_and(|sizes| store.lacks(limits, sizes, incoming));
+    !is_full && store.has_room(limits, incoming).is_ok()
+}
+
 /// Why an entry is not stored, for people.
 type Lacking = &'static str;
 

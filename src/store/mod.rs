@@ -12,6 +12,7 @@ mod evict;
 mod evictions;
 #[cfg(test)]
 mod faults;
+pub mod foreign;
 pub mod gc;
 pub mod heads;
 pub mod journal;
@@ -128,6 +129,7 @@ impl std::error::Error for StoreError {}
 /// <cache directory>/v1/profiles/                     what was measured on a driver, see `measured_profiles`
 /// <cache directory>/v1/swept                         its time of modification is that of the last sweep
 /// <cache directory>/v1/archive-key                   signs the archives of this cache
+/// <cache directory>/v1/remote/                      the socket and the state of the helper of the remote level, see `remote::socket`
 /// <cache directory>/v1/vendors-.../                  the vendors directory of `oclcache run`, if it cannot be in the home directory
 /// <cache directory>/v1/journal, journal.old          misses, bypasses and failures, appended without a lock
 /// ```

@@ -1,0 +1,164 @@
+//! Entries that came from elsewhere: from an archive, or from the store that machines share.
+
+use super::entry::{Entry, EntryContent, Meta};
+use super::evict::{self, Limits};
+use super::recipe::StoredRecipe;
+use super::{Store, StoreError, file_name, shard_of};
+use crate::key::ingredients::{self, Key};
+
+/// An entry that evicts nothing is the first to be evicted: it counts as last used this long ago, in milliseconds.
+const UNUSED_MS: u64 = 7 * 86_400_000;
+
+/// Checks the bytes of an entry that came from elsewhere, beyond what each look-up checks.
+///
+/// # Errors
+/// For people: why the entry is refused.
+pub fn verified(bytes: Vec<u8>, key: &Key) -> Result<Entry, String> {
+    let refused = |why: &str| Err(why.to_owned());
+    let entry = Entry::parse(bytes, Some(key)).map_err(|defect| format!("damaged: {defect}"))?;
+    let meta = &entry.meta;
+    if ingredients::key(&meta.ingredients) != *key {
+        return refused("its key is not the key of its ingredients");
+    }
+    if meta.built.len() != entry.binaries().len() {
+        return refused("its binaries do not match its list of them");
+    }
+    if entry.is_pending() && entry.recipe().is_err() {
+        return refused("it has neither binaries nor a recipe");
+    }
+    Ok(entry)
+}
+
+/// How an entry from elsewhere is stored.
+#[derive(Clone, Debug, Default)]
+pub struct ForeignOrigin {
+    /// Who signed it, if it came from the store that machines share.
+    pub signer: Option<u64>,
+    /// The library of its driver on this machine, if that is known.
+    pub library: Option<String>,
+    /// Nobody has asked for it: it evicts nothing, and is evicted first.
+    pub is_prefetched: bool,
+}
+
+impl Store {
+    /// Stores a verified entry from elsewhere, marked as that, without directories of the other machine. Returns how many entries
+    /// were removed to make room.
+    ///
+    /// # Errors
+    /// It is not stored.
+    pub fn publish_foreign(
+        &self,
+        key: &Key,
+        entry: &Entry,
+        origin: &ForeignOrigin,
+    ) -> Result<u64, StoreError> {
+        let recipe = entry.recipe().ok().map(|recipe| StoredRecipe {
+            own_cache: None,
+            ..recipe
+        });
+        let library = origin.library.clone();
+        let meta = Meta {
+            imported: true,
+            driver_library: library.unwrap_or_else(|| entry.meta.driver_library.clone()),
+            ..entry.meta.clone()
+        };
+        let meta = meta.signed_by(origin.signer);
+        let content = EntryContent {
+            meta: &meta,
+            recipe: recipe.as_ref(),
+            binaries: entry.binaries().collect(),
+        };
+        if origin.is_prefetched && !self.has_room_for(entry.size()) {
+            return Err(self.not_stored(key, "it would evict others, and nobody has asked for it"));
+        }
+        let removed = self.publish(key, &content)?;
+        if origin.is_prefetched
+            && let Some(shard) = self.shard(shard_of(key))?
+        {
+            let used = self.root.now_ms().saturating_sub(UNUSED_MS);
+            shard.set_modified(&file_name(key), used)?;
+        }
+        Ok(removed)
+    }
+
+    fn not_stored(&self, key: &Key, why: &str) -> StoreError {
+        StoreError {
+            action: "store",
+            path: self.path_of(key),
+            error: std::io::Error::new(std::io::ErrorKind::StorageFull, why.to_owned()),
+        }
+    }
+
+    /// Whether an entry of this size can be stored without evicting another.
+    fn has_room_for(&self, bytes: u64) -> bool {
+        let limits: Limits = self.limits.unwrap_or_default();
+        let sizes = self.sizes();
+        evict::has_room_beside(self, &limits, sizes, bytes.next_multiple_of(super::BLOCK))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Lookup;
+    use super::super::entry::tests::{content, facts};
+    use super::super::tier::Tier;
+    use super::*;
+
+    fn entry(change: impl Fn(&mut Meta)) -> (Key, Vec<u8>) {
+        let mut meta = facts();
+        let key = ingredients::key(&meta.ingredients);
+        change(&mut meta);
+        let bytes = content(&meta, &[b"first", b"other", b"third"]).encode(&key);
+        (key, bytes.expect("memory"))
+    }
+
+    #[test]
+    fn an_entry_under_a_key_that_its_ingredients_do_not_have_is_refused() {
+        let (key, bytes) = entry(|_| {});
+        assert!(verified(bytes.clone(), &key).is_ok());
+        assert!(verified(bytes, &Key([9; 32])).is_err());
+        let (key, bytes) = entry(|meta| meta.ingredients.clear());
+        let why = verified(bytes, &key).expect_err("refused");
+        assert_eq!(why, "its key is not the key of its ingredients");
+        let (key, bytes) = entry(|meta| meta.built.push(7));
+        assert!(verified(bytes, &key).is_err());
+        for index in [0, 20, 60, 100] {
+            let (key, mut bytes) = entry(|_| {});
+            bytes[index] ^= 1;
+            assert!(verified(bytes, &key).is_err(), "byte {index}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_entry_carries_its_signer_and_evicts_nothing_if_nobody_asked_for_it() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let limits = |max_size| Limits {
+            max_size: Some(max_size),
+            min_free: Some(0),
+            ..Limits::default()
+        };
+        let store = Store::open(temporary.path(), limits(1 << 20)).expect("a store");
+        let (key, bytes) = entry(|_| {});
+        let foreign = verified(bytes, &key).expect("good");
+        let origin = ForeignOrigin {
+            signer: Some(0xfeed),
+            is_prefetched: true,
+            ..ForeignOrigin::default()
+        };
+        store
+            .publish_foreign(&key, &foreign, &origin)
+            .expect("stored");
+        let Lookup::Found(stored, _) = store.look_up(&key) else {
+            panic!("not found");
+        };
+        assert!(stored.meta.imported);
+        assert_eq!(stored.meta.signer(), Some(0xfeed));
+        let entries = store.entries().expect("listed");
+        assert!(store.unused_ms(&entries[0].1) >= UNUSED_MS - 60_000);
+        // A cache that is full.
+        let full = Store::open(temporary.path(), limits(4096)).expect("a store");
+        let error = full.publish_foreign(&key, &foreign, &origin);
+        assert!(error.is_err());
+        assert!(matches!(full.look_up(&key), Lookup::Found(..)));
+    }
+}
