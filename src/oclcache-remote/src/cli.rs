@@ -22,6 +22,9 @@ use crate::session;
 /// Variables that batch systems set in the jobs that they start.
 const BATCH_VARIABLES: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
+/// How long no helper is started after one could not use the settings.
+const UNUSABLE: Duration = Duration::from_secs(60);
+
 /// Share the cache between machines
 #[derive(Parser)]
 #[command(name = "oclcache remote", version, disable_help_subcommand = true)]
@@ -55,6 +58,9 @@ enum Verb {
     Gc(gc::GcArgs),
     /// Check the store step by step
     Doctor(view::DoctorArgs),
+    /// Move the password of a URL, which is read from standard input, into its file, and print the URL without it
+    #[command(hide = true)]
+    Credential(join::CredentialArgs),
     /// Serve the programs of this user; they start it themselves
     #[command(hide = true)]
     Serve(ServeArgs),
@@ -67,6 +73,10 @@ struct ServeArgs {
     idle: Option<u64>,
     /// Nothing waits for the helper or reads its output
     #[arg(long)]
+    #[expect(
+        dead_code,
+        reason = "the helper never reads standard input, and nobody needs its output"
+    )]
     detached: bool,
 }
 
@@ -87,6 +97,7 @@ pub fn run() -> ExitCode {
         Verb::Pull(verb) => verb.run(),
         Verb::Gc(verb) => verb.run(),
         Verb::Doctor(verb) => verb.run(),
+        Verb::Credential(verb) => verb.run(),
         Verb::Serve(verb) => verb.run(),
     };
     done.unwrap_or_else(|why| {
@@ -107,7 +118,7 @@ impl ServeArgs {
             // Another helper serves.
             return Ok(ExitCode::SUCCESS);
         };
-        let shared = session::open(&settings)?;
+        let shared = session::open(&settings).inspect_err(|why| unusable(&local, why))?;
         let options = ServeOptions {
             idle: self.idle.map_or(IDLE, Duration::from_secs),
             is_in_batch_job: BATCH_VARIABLES
@@ -123,6 +134,14 @@ impl ServeArgs {
         served.map_err(|error| format!("the helper ends: {error}"))?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Says that the settings cannot be used, so that programs start no further helper for a while.
+fn unusable(local: &Local, why: &str) {
+    let _ = local.store().set_breaker(Some((UNUSABLE, why)));
+    let mut state = local.store().state();
+    state.trouble = why.to_owned();
+    let _ = local.store().set_state(&state);
 }
 
 /// A server that lies about lengths can make the client of Redis read without end.
@@ -165,27 +184,31 @@ fn command() -> PathBuf {
         .unwrap_or_else(|| "oclcache".into())
 }
 
-/// Writes a setting, by the command that owns the files of settings.
+/// Writes a setting, or removes it if the value is empty, by the command that owns the files of settings.
 fn set(key: &str, value: &str, is_system: bool) -> Result<(), String> {
     let mut command = Command::new(command());
-    command.args(["config", "set"]);
+    command.arg("config");
+    command.arg(if value.is_empty() { "unset" } else { "set" });
     if is_system {
         command.arg("--system");
     }
-    command.arg(key).arg(value);
+    command.arg(key);
+    if !value.is_empty() {
+        command.arg(value);
+    }
     command.stdout(std::process::Stdio::null());
     let status = command
         .status()
-        .map_err(|error| format!("cannot start `oclcache config set`: {error}"))?;
+        .map_err(|error| format!("cannot start `oclcache config`: {error}"))?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!("`oclcache config set {key}` failed")),
+        false => Err(format!("`oclcache config` could not write `{key}`")),
     }
 }
 
-/// Tells a helper that runs to end, since the settings that it has read have changed.
-fn stop_helper() {
-    if let Ok(local) = Local::open(&RemoteSettings::read()) {
+/// Tells the helper of these settings to end, since they change, or what they name.
+fn stop_helper(settings: &RemoteSettings) {
+    if let Ok(local) = Local::open(settings) {
         let stop = oclcache::remote::protocol::Request::Stop;
         let _ = local.store().ask(&stop, Duration::from_secs(2));
     }

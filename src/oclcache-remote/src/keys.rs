@@ -74,8 +74,8 @@ impl SecretKey {
     /// # Errors
     /// For people: what is wrong with the text. The text itself is never shown.
     pub fn parse(text: &str) -> Result<SecretKey, String> {
-        let line = text.lines().map(str::trim);
-        let line = line.rfind(|line| !line.is_empty()).unwrap_or_default();
+        let mut lines = text.lines().map(str::trim);
+        let line = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
         let wrong =
             |error: minisign::PError| format!("it is not a secret key without a password: {error}");
         let text = format!("untrusted comment: secret key\n{line}\n");

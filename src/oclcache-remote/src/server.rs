@@ -168,12 +168,11 @@ impl Server {
             // Who started the helper has not asked yet.
             return clients.is_empty() && idle > LOOK * 4;
         }
-        let is_queued = self.shared.can_write() && self.local.pending_count() > 0;
-        idle >= if is_queued {
-            options.idle.max(STUCK)
-        } else {
-            options.idle
+        if idle < options.idle {
+            return false;
         }
+        let is_queued = self.shared.can_write() && self.local.pending_count() > 0;
+        !is_queued || idle >= options.idle.max(STUCK)
     }
 
     /// Answers one client, who asks one question.

@@ -116,7 +116,8 @@ impl SharedStore {
         versions: Versions,
         prefix: &str,
     ) -> SharedStore {
-        let parts = [prefix, &format!("o1-k{}-e{}", versions.key, versions.entry)];
+        let format = format!("o1-k{}-e{}", versions.key, versions.entry);
+        let parts = [prefix, format.as_str()];
         let parts = parts.into_iter().filter(|part| !part.is_empty());
         SharedStore {
             guarded,

@@ -31,6 +31,34 @@ pub struct InviteArgs {
     name: String,
 }
 
+#[derive(Args)]
+pub struct CredentialArgs {}
+
+impl CredentialArgs {
+    pub fn run(self) -> Done {
+        let mut text = String::new();
+        let read = std::io::stdin()
+            .lock()
+            .take(MAX_BYTES)
+            .read_to_string(&mut text);
+        read.map_err(|error| format!("cannot read the URL: {error}"))?;
+        let (address, user) = crate::engine::Address::parse(&text)?;
+        let settings = RemoteSettings::read();
+        if let Some(user) = user {
+            let file = session::credentials_file(&settings).ok_or(
+                "there is no place for the password: set HOME or XDG_CONFIG_HOME, and do not set `remote_credentials` to `aws`",
+            )?;
+            let credential = credentials::Credential {
+                user: user.user,
+                password: user.password,
+            };
+            credentials::write(file, &address, &credential)?;
+        }
+        print(address.url.as_str());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 impl InviteArgs {
     pub fn run(self) -> Done {
         let settings = RemoteSettings::read();

@@ -62,6 +62,7 @@ pub fn trust(
         .filter(|signer| signer.is_of_system == is_system);
     let mut words: Vec<String> = old.filter(is_new).map(word).collect();
     words.extend(new.iter().map(|(name, key)| format!("{name}:{}", key.text)));
+    stop_helper(settings);
     set("remote_trust", &words.join(" "), is_system)?;
     let ids: Vec<SignerId> = new.iter().map(|(_, key)| key.id).collect();
     let left: Vec<SignerId> = session::revoked(settings)
@@ -71,7 +72,6 @@ pub fn trust(
     if left.len() < session::revoked(settings).len() {
         write_revoked(settings, &left)?;
     }
-    stop_helper();
     Ok(())
 }
 
@@ -100,6 +100,7 @@ impl UntrustArgs {
             revoked.push(id);
             write_revoked(&settings, &revoked)?;
         }
+        stop_helper(&settings);
         let of_this =
             |signer: &&Signer| PublicKey::parse(&signer.key).is_ok_and(|key| key.id == id);
         let own = || settings.trust.iter().filter(|signer| !signer.is_of_system);
@@ -107,7 +108,6 @@ impl UntrustArgs {
             let words: Vec<String> = own().filter(|signer| !of_this(signer)).map(word).collect();
             set("remote_trust", &words.join(" "), false)?;
         }
-        stop_helper();
         let local = Local::open(&RemoteSettings::read())?;
         let removed = local.store().untrust(u64::from_le_bytes(id.0))?;
         print(&match removed {

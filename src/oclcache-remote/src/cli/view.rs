@@ -20,7 +20,11 @@ const WAIT: Duration = Duration::from_secs(2);
 pub struct StatusArgs {}
 
 #[derive(Args)]
-pub struct DoctorArgs {}
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 fn row(name: &str, value: &str) {
     print(&format!("{name:<20}{value}"));
@@ -109,32 +113,56 @@ impl StatusArgs {
 #[derive(Default)]
 struct Steps {
     has_failed: bool,
+    /// Collected in place of printed.
+    json: Option<Vec<serde_json::Value>>,
 }
 
 impl Steps {
-    fn ok(&self, name: &str, value: &str) {
-        print(&format!("ok      {name}: {value}"));
+    fn add(&mut self, state: &str, name: &str, text: &str) {
+        match &mut self.json {
+            Some(steps) => {
+                steps.push(serde_json::json!({ "state": state, "name": name, "text": text }))
+            }
+            None => print(&format!("{state:<8}{name}: {text}")),
+        }
     }
 
-    fn note(&self, name: &str, value: &str) {
-        print(&format!("note    {name}: {value}"));
+    fn ok(&mut self, name: &str, text: &str) {
+        self.add("ok", name, text);
+    }
+
+    fn note(&mut self, name: &str, text: &str) {
+        self.add("note", name, text);
     }
 
     fn failed(&mut self, name: &str, why: &str) {
         self.has_failed = true;
-        print(&format!("FAILED  {name}: {why}"));
+        self.add("FAILED", name, why);
+    }
+
+    fn finish(self) -> ExitCode {
+        if let Some(steps) = self.json {
+            print(&serde_json::json!({ "ok": !self.has_failed, "steps": steps }).to_string());
+        }
+        match self.has_failed {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        }
     }
 }
 
 impl DoctorArgs {
     pub fn run(self) -> Done {
         let settings = RemoteSettings::read();
-        let mut steps = Steps::default();
+        let mut steps = Steps {
+            json: self.json.then(Vec::new),
+            ..Steps::default()
+        };
         let shared = match session::open(&settings) {
             Ok(shared) => shared,
             Err(why) => {
                 steps.failed("settings", &why);
-                return Ok(ExitCode::FAILURE);
+                return Ok(steps.finish());
             }
         };
         let address = session::address(&settings)?;
@@ -146,10 +174,7 @@ impl DoctorArgs {
             );
         }
         runtime()?.block_on(check(&shared, &mut steps));
-        Ok(match steps.has_failed {
-            true => ExitCode::FAILURE,
-            false => ExitCode::SUCCESS,
-        })
+        Ok(steps.finish())
     }
 }
 

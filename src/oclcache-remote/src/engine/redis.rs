@@ -134,6 +134,9 @@ impl Engine for Redis {
     }
 
     async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut commands = redis::pipe();
         for name in names {
             commands.cmd("GETRANGE").arg(name).arg(0).arg(limit);

@@ -111,8 +111,8 @@ pub async fn prefetch(server: Arc<Server>, keys: Vec<KeyBytes>) {
         if bytes >= MAX_PREFETCH_BYTES || !server.local.has_room_for_prefetch() {
             return;
         }
-        let is_asked = |key: &&KeyBytes| !locked(&server.fetches).contains_key(*key);
-        let keys: Vec<KeyBytes> = batch.iter().filter(is_asked).copied().collect();
+        let is_free = |key: &&KeyBytes| !locked(&server.fetches).contains_key(*key);
+        let keys: Vec<KeyBytes> = batch.iter().filter(is_free).copied().collect();
         let wanted: Vec<_> = keys.iter().map(|key| (Kind::Entry, *key)).collect();
         let Ok(found) = server.shared.fetch(&wanted).await else {
             return;
