@@ -141,7 +141,7 @@ impl Config {
         }
     }
 
-    /// Whether recipes of others are compiled here.
+    /// Whether recipes of others are stored here.
     pub fn remote_bake(&self) -> bool {
         self.flag(Name::RemoteBake)
     }

@@ -53,7 +53,7 @@ pub enum Name {
     RemoteCa,
     /// What is sent.
     RemoteContent,
-    /// Whether recipes of others are compiled here.
+    /// Whether recipes of others are stored here.
     RemoteBake,
     /// How long a program waits for an entry.
     RemoteWait,
@@ -337,7 +337,7 @@ pub const SETTINGS: [Setting; 31] = [
         obeyed_from: ObeyedFrom::Own,
         variable: Some("OCLCACHE_REMOTE_BAKE"),
         default: "false",
-        help: "compile recipes that others have sent, if they need no file of this machine",
+        help: "store recipes that others have sent, if they name no file of this machine; `oclcache bake --imported` compiles them",
     },
     Setting {
         name: Name::RemoteWait,

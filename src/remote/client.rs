@@ -303,7 +303,7 @@ fn is_open(store: &Store, name: &str) -> bool {
 /// Connects to the helper. Starts it if it is not there, and waits for it until this time.
 fn reach(name: &str, store: &Store, until: Instant) -> Option<Connection> {
     let connection = socket::connect(name, store.root());
-    if connection.is_some() || !start::start() {
+    if connection.is_some() || !start::start() && !start::is_starting() {
         return connection;
     }
     while Instant::now() + PAUSE < until {

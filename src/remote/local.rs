@@ -9,7 +9,7 @@ use super::socket::{self, Listener};
 use super::state::{self, HelperState};
 use crate::cache::private_texts::{BuildLogs, without_secrets};
 use crate::config::Config;
-use crate::key::ingredients::{self, Key};
+use crate::key::ingredients::{self, Ingredient, Key, Kind};
 use crate::store::entry::{self, Entry, EntryContent, Meta};
 use crate::store::foreign::{self, ForeignOrigin};
 use crate::store::tier::{ReadError, Tier};
@@ -166,6 +166,9 @@ impl LocalStore {
         if entry.is_pending() && !takes_recipes {
             return refused("it is a recipe, and `remote_bake` is off");
         }
+        if entry.is_pending() && !is_self_contained(&entry) {
+            return refused("it is a recipe that names files or variables of a machine");
+        }
         match self.store.read(key) {
             Ok(Some((present, _))) if !present.is_pending() || entry.is_pending() => {
                 return Ok(Received::Present);
@@ -296,6 +299,17 @@ impl LocalStore {
         let place = self.store.root().create(socket::DIRECTORY);
         place.map_err(|error| error.to_string())
     }
+}
+
+/// Whether a recipe says all that is compiled. One that hides an absolute path in its source has another key when it is planned here,
+/// so the baker refuses it before any driver reads the file.
+fn is_self_contained(entry: &Entry) -> bool {
+    let names_a_machine = |one: &Ingredient| match one.kind {
+        Kind::Environment | Kind::WorkingDirectory => true,
+        Kind::Include | Kind::Header => one.name.starts_with('/'),
+        _ => false,
+    };
+    !entry.meta.ingredients.iter().any(names_a_machine)
 }
 
 /// The state that the helper of these settings has written.

@@ -49,7 +49,7 @@ pub struct RemoteSettings {
     pub ca: Option<PathBuf>,
     /// What is sent.
     pub content: RemoteContent,
-    /// Recipes of others are compiled.
+    /// Recipes of others are stored.
     pub bakes: bool,
     /// How long a build waits at most.
     pub wait: Duration,

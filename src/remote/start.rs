@@ -5,7 +5,7 @@
 //! where it ends early by itself.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::companion::{self, REMOTE_HELPER};
@@ -20,8 +20,12 @@ pub const SERVE: &str = "serve";
 /// A process starts the helper at most once in this time, in seconds: one that fails at once must not be started for each build.
 const INTERVAL: u64 = 5;
 
-/// When this process has started the helper last, in seconds since 1970.
+/// When this process has tried to start the helper last, in seconds since 1970.
+static TRIED: AtomicU64 = AtomicU64::new(0);
+/// The same for the last time that succeeded.
 static STARTED: AtomicU64 = AtomicU64::new(0);
+/// Whether it was logged that it cannot be started: once is enough.
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// The path of the helper, if it may be started.
 ///
@@ -38,11 +42,10 @@ pub fn helper() -> Result<PathBuf, String> {
 
 /// Starts the helper, unless this process did so a moment ago. Returns whether it was started.
 pub fn start() -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs());
-    let last = STARTED.load(Ordering::Relaxed);
+    let now = now();
+    let last = TRIED.load(Ordering::Relaxed);
     if now.abs_diff(last) < INTERVAL
-        || STARTED
+        || TRIED
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_err()
     {
@@ -52,18 +55,29 @@ pub fn start() -> bool {
     match make_ready() {
         Ok(start) => start.now(),
         Err(why) => {
-            tracing::warn!(
-                why,
-                "the remote store is not used: its helper cannot be started"
-            );
+            if !IS_TOLD.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    why,
+                    "the remote store is not used: no helper can be started"
+                );
+            }
             return false;
         }
     }
-    tracing::debug!(
-        us = began.elapsed().as_micros(),
-        "`oclcache-remote` is started"
-    );
+    STARTED.store(now, Ordering::Relaxed);
+    let us = began.elapsed().as_micros();
+    tracing::debug!(us, "`oclcache-remote` is started");
     true
+}
+
+/// Whether a helper that this process has started may not listen yet.
+pub fn is_starting() -> bool {
+    now().abs_diff(STARTED.load(Ordering::Relaxed)) < INTERVAL
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
 }
 
 fn make_ready() -> Result<Start, String> {

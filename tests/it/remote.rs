@@ -444,6 +444,7 @@ fn a_helper_of_another_user_is_not_asked() {
     let Some(mut lab) = Lab::new("a helper of another user", "other-user") else {
         return;
     };
+    lab.sandbox.set("OCLCACHE_REMOTE_WAIT", "50ms");
     assert_eq!(lab.build(1).ok().source_builds(), 1);
     let asked = lab.asked();
     assert!(
@@ -483,7 +484,6 @@ fn without_a_remote_level_there_is_no_socket_no_file_and_no_process() {
         let file = sandbox.path("trace");
         let mut command = sandbox.command(Way::Cached, "strace");
         command.args([
-            "-f",
             "-e",
             "trace=socket,connect,clone,clone3,vfork,mkdir,mkdirat,openat",
             "-o",
