@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oclcache::remote::Key;
 use oclcache::remote::local::{self, LocalStore, NotReceived, NotSent};
+use oclcache::remote::outbox::Marker;
 use oclcache::remote::settings::{RemoteContent, RemoteSettings};
 use oclcache::remote::socket::Listener;
 
@@ -164,12 +165,16 @@ impl Local {
         u32::try_from(self.pending().len()).unwrap_or(u32::MAX)
     }
 
-    /// Notes that an entry was sent, or need not be.
-    pub fn sent(&self, key: &KeyBytes) {
-        let key = Key(*key);
+    /// The marker of an entry, to be read before the entry itself.
+    pub fn marker(&self, key: &KeyBytes) -> Option<Marker> {
+        self.store.outbox()?.marker(&Key(*key))
+    }
+
+    /// Notes that the entry of a marker was sent, or need not be. A marker that was written meanwhile stays.
+    pub fn sent(&self, key: &KeyBytes, marker: Option<&Marker>) {
         if let Some(outbox) = self.store.outbox()
-            && let Some(marker) = outbox.marker(&key)
-            && let Err(error) = outbox.sent(&key, &marker)
+            && let Some(marker) = marker
+            && let Err(error) = outbox.sent(&Key(*key), marker)
         {
             self.log(&error.to_string());
         }

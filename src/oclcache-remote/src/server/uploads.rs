@@ -94,21 +94,23 @@ impl Server {
 
     /// `is_spared`: whether an entry that compiles fast is left out.
     async fn send(&self, key: &KeyBytes, is_present: bool, is_spared: bool) -> Sent {
+        let marker = self.local.marker(key);
+        let marker = marker.as_ref();
         if is_present {
-            self.local.sent(key);
+            self.local.sent(key, marker);
             return Sent::Done;
         }
         let outgoing = match self.local.outgoing(key) {
             Outgoing::Entry(entry) => entry,
             Outgoing::Never(_) => {
-                self.local.sent(key);
+                self.local.sent(key, marker);
                 return Sent::Done;
             }
             Outgoing::NotYet => return Sent::Stays,
         };
         let trips = self.shared.guarded.round_trip().unwrap_or_default() * MIN_ROUND_TRIPS;
         if is_spared && Duration::from_nanos(outgoing.compile_ns) < trips {
-            self.local.sent(key);
+            self.local.sent(key, marker);
             return Sent::Done;
         }
         let (created, time) = (outgoing.created, outgoing.compile_ns);
@@ -117,12 +119,12 @@ impl Server {
             .upload(Kind::Entry, key, &outgoing.bytes, created, time);
         match upload.await {
             Ok(_) => {
-                self.local.sent(key);
+                self.local.sent(key, marker);
                 Sent::Done
             }
             Err(UploadError::Unsigned(why)) => {
                 self.local.log(&format!("an entry is not sent: {why}"));
-                self.local.sent(key);
+                self.local.sent(key, marker);
                 Sent::Done
             }
             Err(UploadError::Engine(_)) => {

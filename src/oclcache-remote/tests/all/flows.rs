@@ -4,7 +4,7 @@ use crate::support::host::Host;
 use crate::support::servers::Server;
 use crate::support::wait_for;
 
-const KEYS: u32 = 6;
+const KEYS: u32 = 3;
 
 fn redis() -> (Server, String) {
     let server = Server::redis(&[]);

@@ -74,7 +74,7 @@ impl Drop for Host {
 }
 
 impl Host {
-    /// A host on which the stub driver compiles for 50 ms.
+    /// A host on which the stub driver compiles for 2 s.
     pub fn new() -> Host {
         let directory = tempfile::Builder::new()
             .prefix("oclcache-host-")
@@ -132,7 +132,9 @@ impl Host {
             .env("OCLCACHE_AUTOBAKE", "0")
             .env("OCLCACHE_AUDIT", "0")
             .env("OCLCACHE_RECORD", "inline")
-            .env("STUB_BUILD_MS", "50")
+            // A program waits for a quarter of the compile time: long enough on a busy machine.
+            .env("STUB_BUILD_MS", "2000")
+            .env("OCLCACHE_REMOTE_WAIT", "10s")
             .env("STUB_LOG", self.path("stub.log"))
             .envs(&self.variables);
         command
