@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::quantity;
 pub use file::{IGNORED, is_file_name, meant, of_system, of_user};
-pub use program::{RULES, Rule, executable, lasting_executable, program_name};
+pub use program::{RULES, Rule, lasting_executable, program_name};
 pub use remote::{RemoteContent, shown, without_password};
 pub use script::script_name;
 pub use site_switch::SiteSwitch;

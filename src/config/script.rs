@@ -101,7 +101,6 @@ const INTERPRETERS: [Interpreter; 8] = [
             "--threads",
         ],
         long_inline: &["--eval", "--print"],
-        ..PLAIN
     },
     Interpreter {
         name: "bash",
