@@ -107,6 +107,11 @@ def rpm(architecture, release):
     print(f"release = {toml(release)}")
     print(f"license = {toml(package['license'])}")
     print(f"assets = {toml([{'source': source, 'dest': '/' + target, 'mode': f'{0o100000 | mode:o}', 'doc': '/share/doc/' in target} for source, target, mode in common(architecture)])}")
+    # cargo-generate-rpm packages no directories. Those that other packages may have as well stay.
+    folders = {f"/{folder}" for _, target, _ in common(architecture) for folder in map(str, pathlib.PurePath(target).parents) if "oclcache" in folder}
+    # Deepest first; $1 is 0 if no other version is being installed.
+    script = f'if [ "$1" = 0 ]; then rmdir {" ".join(sorted(folders, reverse=True))} 2>/dev/null || :; fi\n'
+    print(f"post_uninstall_script = {toml(script)}")
     print("[requires]")
     for name in sorted(name for name in required if not interpreter.match(name)):
         print(f'{toml(name)} = "*"')

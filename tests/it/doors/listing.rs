@@ -369,10 +369,12 @@ fn a_driver_in_the_wheels_own_directory_is_baked() {
     fs::write(libraries.join("driver.icd"), "libwheel.so\n").expect("written");
     let source = sandbox.write("kernel.cl", SOURCE);
     let home = format!("PYOPENCL_HOME={}", text(place.path().join("pyopencl")));
+    // In the wheel, the RPATH of the module that loads the loader.
+    let path = format!("LD_LIBRARY_PATH={}", text(libraries.clone()));
     let run = || {
         let mut command = sandbox.command(Way::Cached, sandbox.installed());
         command
-            .args(["run", "--bake", "env", &home])
+            .args(["run", "--bake", "env", &home, &path])
             .arg(example("client"))
             .args(["run", "--kernel", "f", "--source"])
             .arg(&source)
