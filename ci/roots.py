@@ -77,7 +77,7 @@ class Root:
     def command(self, argv, user="root"):
         """The words and the environment to run a program in the root, as a user with nothing else set."""
         home = "/root" if user == "root" else f"/home/{user}"
-        given = {"HOME": home, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+        given = {"HOME": home, "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
         group = user if user == "root" else ""
         return ["chroot", f"--userspec={user}:{group}", str(self.path), *map(str, argv)], given
 
