@@ -21,7 +21,10 @@ pub fn render(all: &CacheSummary) -> String {
         .map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)))
         .join(",")
     });
-    let sums: Vec<Labeled> = sums.into_iter().collect();
+    let sums: Vec<Labeled> = sums
+        .into_iter()
+        .filter(|(_, totals)| totals.builds() > 0)
+        .collect();
     let mut shown = String::new();
     family(
         &mut shown,
