@@ -80,7 +80,7 @@ mod tests {
     fn the_latest_evictions_are_known_until_the_cache_is_cleared() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let store = Store::open(temporary.path(), Limits::default()).expect("a store");
-        let key = |number: usize| {
+        let key = |number: u64| {
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());
             Key(key)
@@ -90,7 +90,7 @@ mod tests {
         store.note_evictions(&[key(2), key(3)]);
         let known: Vec<Key> = store.evictions().into_keys().collect();
         assert_eq!(known, [key(1), key(2), key(3)]);
-        let many: Vec<Key> = (10..10 + 2 * MAX_KEYS).map(key).collect();
+        let many: Vec<Key> = (10..10 + 2 * MAX_KEYS as u64).map(key).collect();
         store.note_evictions(&many);
         let known = store.evictions();
         assert_eq!(known.len(), MAX_KEYS);

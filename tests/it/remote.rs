@@ -185,7 +185,7 @@ fn what_another_machine_has_built_is_served_without_a_compilation_and_never_sent
     assert_eq!(ran.source_builds(), 0, "{}", ran.stderr);
     let counted = lab.stats(&["hits", "misses", "remote_hits", "remote_errors"]);
     assert_eq!(counted, [1, 0, 1, 0]);
-    assert_eq!(markers(&lab.sandbox), [PathBuf::new(); 0]);
+    assert!(markers(&lab.sandbox).is_empty());
     // The next one is a hit of this machine's, and asks nobody.
     assert_eq!(lab.build(1).ok().source_builds(), 0);
     assert_eq!(lab.stats(&["hits", "remote_hits"]), [2, 1]);
