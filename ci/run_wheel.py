@@ -23,7 +23,7 @@ PIP = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-index")
 # Calls enable() in the program's own process.
 ENABLED = "import runpy, sys, oclcache; oclcache.enable(); runpy.run_path(sys.argv[1], run_name='__main__')"
 STATISTICS = "import json, oclcache; print(json.dumps(oclcache.stats()))"
-# So that only PoCL's compiler, which is never the newest here, has to be compared.
+# The packages of each driver, what PYOPENCL_CTX selects it by, and the library to register.
 DRIVERS = {
     "PoCL": {"packages": ("pocl-binary-distribution",), "context": "Portable", "icd": None},
     "Intel": {"packages": ("intel-opencl-rt", "intel-cmplr-lib-rt"), "context": "Intel", "icd": "libintelocl.so"},
@@ -131,7 +131,8 @@ def make_base(folder, release):
     root = Root(new)
     (new / "etc/apt/apt.conf.d/99wheel").write_text('Acquire::Check-Valid-Until "false";\n')
     root.apt("update")
-    root.apt("install", "python3-venv", "libgomp1")
+    # PoCL links kernels with ld.
+    root.apt("install", "python3-venv", "binutils")
     root.apt("clean")
     root.inside("useradd", "--create-home", USER)
     root.unmount()
