@@ -131,8 +131,8 @@ def make_base(folder, release):
     root = Root(new)
     (new / "etc/apt/apt.conf.d/99wheel").write_text('Acquire::Check-Valid-Until "false";\n')
     root.apt("update")
-    # PoCL links kernels with ld.
-    root.apt("install", "python3-venv", "binutils")
+    # PoCL 3.0 links kernels with gcc's libraries.
+    root.apt("install", "python3-venv", "gcc", "libc6-dev")
     root.apt("clean")
     root.inside("useradd", "--create-home", USER)
     root.unmount()
