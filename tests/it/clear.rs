@@ -91,6 +91,13 @@ fn what_clear_shows() {
         let code = ran.code.expect("a code");
         let mut rows: Vec<&str> = ran.stdout.split_inclusive('\n').collect();
         rows.sort_by_key(|row| row.rsplit(' ').next().map(str::len)); // listed by key
+        // Ages are as wide as they are old.
+        let rows = rows.into_iter().map(|row| {
+            let cells = row.split("  ").map(str::trim);
+            let cells: Vec<&str> = cells.filter(|cell| !cell.is_empty()).collect();
+            cells.join("  ") + "\n"
+        });
+        let rows: Vec<String> = rows.collect();
         let shown = arguments
             .join(" ")
             .replace(&driver.to_uppercase(), "DRIVER");
