@@ -129,7 +129,7 @@ impl HelpArgs {
                 Failure::usage(format_args!("`{name}` is not a verb{meant}"))
             })?;
         }
-        let help = command.render_help();
+        let help = command.render_long_help();
         output::print(
             match console::colors_enabled() {
                 true => help.ansi().to_string(),

@@ -36,7 +36,8 @@ fn each_verb_shows_the_script_and_the_key_has_the_interpreter() {
     let explained = json(&sandbox, &["explain", "--json"]);
     assert_eq!(explained[1]["program"], SCRIPT, "{explained}");
     let report = sandbox.oclcache(&["report", "-"]).ok().stdout;
-    assert!(report.contains("<bdi>run</bdi>") && !report.contains("python3.11"));
+    // Differences between keys name the interpreter.
+    assert!(report.contains("<bdi>run</bdi>") && !report.contains("<bdi>python3.11</bdi>"));
     // The stub's driver is not known, so it may read the name of the file that runs.
     let key = listed[0]["key"].as_str().expect("a key");
     let shown = json(&sandbox, &["show", key, "--json"]);
