@@ -256,17 +256,22 @@ pub fn devices(ingredients: &[Ingredient]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::entry::{Facts, Meta};
 
     #[test]
     fn names_are_readable_in_60_columns_and_all_is_shown_in_wide_ones() {
-        let head = EntryHead {
+        let head = EntryHead::of(Meta {
             driver_family: "intel-gpu".to_owned(),
             executable: "a_long_simulation.py".to_owned(),
             created: 1,
             compile_ns: 1_500_000_000,
-            kernel_names: vec![b"integrate".to_vec(), b"forces".to_vec()],
-            ..EntryHead::default()
-        };
+            built: vec![0],
+            facts: Facts {
+                kernel_names: vec![b"integrate".to_vec(), b"forces".to_vec()],
+                ..Facts::default()
+            },
+            ..Meta::default()
+        });
         let key = Key([0xab; 32]);
         let row = EntryRow {
             key: &key,
