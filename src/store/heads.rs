@@ -54,7 +54,7 @@ pub struct EntryHead {
     /// The kernels' names.
     pub kernel_names: Vec<Vec<u8>>,
     /// Which of [`ShardHeads::drivers`] it is for.
-    pub driver: u32,
+    driver: u32,
 }
 
 impl EntryHead {
