@@ -269,6 +269,6 @@ mod tests {
 
     #[test]
     fn the_definitions_of_the_command_are_consistent() {
-        Arguments::command().debug_assert();
+        definition().command.debug_assert();
     }
 }

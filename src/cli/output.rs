@@ -338,7 +338,7 @@ mod tests {
         ];
         table.row(cells.map(str::to_owned));
         let rendered = |width| table.render(2, Some(width));
-        for (width, heads) in [(70, "bypassed spent"), (60, "bypassed"), (40, "")] {
+        for (width, heads) in [(60, "bypassed spent"), (50, "bypassed"), (40, "")] {
             let shown = rendered(width);
             for head in ["bypassed", "spent"] {
                 assert_eq!(

@@ -148,13 +148,14 @@ mod tests {
         store
             .publish_foreign(&key, &foreign, &origin)
             .expect("stored");
+        // Before it is used.
+        let entries = store.entries().expect("listed");
+        assert!(store.unused_ms(&entries[0].1) >= UNUSED_MS - 60_000);
         let Lookup::Found(stored, _) = store.look_up(&key) else {
             panic!("not found");
         };
         assert!(stored.meta.imported);
         assert_eq!(stored.meta.signer(), Some(0xfeed));
-        let entries = store.entries().expect("listed");
-        assert!(store.unused_ms(&entries[0].1) >= UNUSED_MS - 60_000);
         // A cache that is full.
         let full = Store::open(temporary.path(), limits(4096)).expect("a store");
         let error = full.publish_foreign(&key, &foreign, &origin);
