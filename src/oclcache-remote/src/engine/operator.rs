@@ -129,7 +129,7 @@ fn s3(settings: &EngineSettings) -> opendal::Result<Operator> {
             .access_key_id(&credential.user)
             .secret_access_key(&credential.password),
         None if settings.uses_aws_credentials => service,
-        None => service.allow_anonymous(),
+        None => service.skip_signature(),
     };
     Operator::new(service)
 }

@@ -20,7 +20,7 @@ impl Acceptor {
     /// # Errors
     /// The system's.
     pub fn new(listener: Listener) -> io::Result<Acceptor> {
-        let ready = AsyncFd::new(listener.as_fd().try_clone_to_owned()?)?;
+        let ready = watch(listener.as_fd().try_clone_to_owned()?)?;
         Ok(Acceptor { listener, ready })
     }
 
@@ -32,7 +32,7 @@ impl Acceptor {
         loop {
             let mut guard = self.ready.readable().await?;
             match guard.try_io(|_| self.listener.accept()) {
-                Ok(Ok(socket)) => return Ok(Connection(AsyncFd::new(socket)?)),
+                Ok(Ok(socket)) => return Ok(Connection(watch(socket)?)),
                 Ok(Err(error)) if is_of_client(&error) => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
@@ -44,6 +44,14 @@ impl Acceptor {
     pub fn is_reachable(&self) -> bool {
         self.listener.is_reachable()
     }
+}
+
+/// Lets the runtime wait for a descriptor.
+fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // Tokio deprecates it for types whose descriptor may change. That of an `OwnedFd` does not, and the
+    // replacement is unsafe.
+    #[expect(deprecated, reason = "sound with an OwnedFd")]
+    AsyncFd::new(socket)
 }
 
 /// Whether the client has gone before it was accepted.
