@@ -73,10 +73,6 @@ struct ServeArgs {
     idle: Option<u64>,
     /// Nothing waits for the helper or reads its output
     #[arg(long)]
-    #[expect(
-        dead_code,
-        reason = "the helper never reads standard input, and nobody needs its output"
-    )]
     detached: bool,
 }
 

@@ -71,8 +71,9 @@ impl Files {
 
     async fn read_one(&self, name: &str, limit: u64) -> Outcome<Option<Vec<u8>>> {
         let reader = self.operator.reader(name).await.map_err(judge)?;
-        // Not more than the limit is asked for, and a server that sends more is not listened to.
-        let stream = match reader.into_bytes_stream(0..limit + 1).await {
+        // OpenDAL takes an object that ends within the range that was asked for as an error, so all is asked for, and a server that
+        // sends more than the limit is not listened to.
+        let stream = match reader.into_bytes_stream(..).await {
             Ok(stream) => stream,
             Err(error) => return absent(error),
         };
@@ -159,10 +160,12 @@ fn judge(error: opendal::Error) -> EngineError {
     match error.kind() {
         ErrorKind::PermissionDenied => EngineError::Denied(first_line),
         ErrorKind::RateLimited => EngineError::Full(first_line),
-        _ if why.contains("507") || why.contains("No space left") => EngineError::Full(first_line),
-        _ if why.contains("Connect") || why.contains("connect") || why.contains("dns") => {
-            EngineError::Unreachable(first_line)
+        // Not the digits alone: a name or a port may have them.
+        _ if why.contains("status: 507") || why.contains("No space left") => {
+            EngineError::Full(first_line)
         }
+        // No answer came: reqwest says so whatever the reason is, and OpenDAL keeps its text only.
+        _ if why.contains("error sending request") => EngineError::Unreachable(first_line),
         _ => EngineError::Failed(first_line),
     }
 }

@@ -107,12 +107,13 @@ impl Redis {
 /// What an error of the client means.
 fn judge(error: &RedisError) -> EngineError {
     let why = error.to_string();
-    let code = error.code().unwrap_or_default();
-    let is_denied = matches!(code, "NOAUTH" | "WRONGPASS" | "NOPERM")
+    // The errors of a pipeline have their codes in the text only, in quotes.
+    let says = |code: &str| error.code() == Some(code) || why.contains(&format!("\"{code}\""));
+    let is_denied = ["NOAUTH", "WRONGPASS", "NOPERM"].into_iter().any(says)
         || error.kind() == redis::ErrorKind::AuthenticationFailed;
     if is_denied {
         EngineError::Denied(why)
-    } else if matches!(code, "OOM" | "MISCONF" | "READONLY") {
+    } else if ["OOM", "MISCONF", "READONLY"].into_iter().any(says) {
         EngineError::Full(why)
     } else if error.is_timeout() {
         EngineError::TimedOut

@@ -102,7 +102,8 @@ impl Server {
         }
         let outgoing = match self.local.outgoing(key) {
             Outgoing::Entry(entry) => entry,
-            Outgoing::Never(_) => {
+            Outgoing::Never(why) => {
+                self.local.log(&format!("an entry is not sent: {why}"));
                 self.local.sent(key, marker);
                 return Sent::Done;
             }

@@ -119,7 +119,10 @@ impl Host {
                 command
             }
         };
-        command.env_clear().stdin(Stdio::null());
+        command
+            .env_clear()
+            .stdin(Stdio::null())
+            .current_dir(self.directory.path());
         let path = std::env::var("PATH").unwrap_or_default();
         command
             .env("PATH", format!("{}:{path}", installed().display()))
@@ -135,7 +138,9 @@ impl Host {
             // A program waits for a quarter of the compile time: long enough on a busy machine.
             .env("STUB_BUILD_MS", "2000")
             .env("OCLCACHE_REMOTE_WAIT", "10s")
-            .env("STUB_LOG", self.path("stub.log"))
+            // The stub's variables are in its keys, so they must be equal on all hosts, and without `all` nothing would be sent.
+            .env("STUB_LOG", "stub.log")
+            .env("OCLCACHE_REMOTE_CONTENT", "all")
             .envs(&self.variables);
         command
     }
@@ -165,11 +170,6 @@ impl Host {
     /// A verb of the helper.
     pub fn remote(&self, arguments: &[&str]) -> Ran {
         self.run(&mut self.remote_command(arguments))
-    }
-
-    /// A verb of the command.
-    pub fn oclcache(&self, arguments: &[&str]) -> Ran {
-        self.run(self.command(&installed().join("oclcache")).args(arguments))
     }
 
     /// The client with these arguments, ready to run.

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -14,7 +14,7 @@ use super::wait_for;
 pub struct Server {
     child: Option<Child>,
     pub port: u16,
-    directory: TempDir,
+    _directory: TempDir,
 }
 
 impl Drop for Server {
@@ -60,7 +60,7 @@ impl Server {
                 return Server {
                     child: Some(child),
                     port,
-                    directory,
+                    _directory: directory,
                 };
             }
         }
@@ -132,10 +132,6 @@ impl Server {
             .args([&format!("-{signal}"), &pid])
             .status();
         assert!(sent.expect("kill").success());
-    }
-
-    pub fn directory(&self) -> PathBuf {
-        self.directory.path().join("root")
     }
 
     /// One command of Redis. The answer as text.
