@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 
 #[derive(Args)]
 pub struct PushArgs {
-    /// Also what was sent before, or before the store was set
+    /// Also what was sent before; objects that are damaged there are replaced
     #[arg(long)]
     all: bool,
 }
@@ -47,6 +47,12 @@ impl PushArgs {
         runtime()?
             .block_on(async {
                 server.shared.guarded.check().await?;
+                if self.all {
+                    // Objects are verified whole, so that damaged ones are replaced: an upload looks at heads only.
+                    let keys = server.local.pending();
+                    let entries: Vec<_> = keys.into_iter().map(|key| (Kind::Entry, key)).collect();
+                    server.shared.fetch(&entries).await?;
+                }
                 server.send_all().await;
                 Ok::<(), crate::engine::EngineError>(())
             })

@@ -251,8 +251,10 @@ fn a_password_that_was_changed_is_named_and_a_new_one_is_taken() {
 fn a_partition_during_an_upload() {
     let server = Server::redis(&[]);
     let (proxy, host) = behind_a_proxy(&server);
-    host.build(KEYS + 3).ok();
+    // Cut before the helper sends by itself.
+    host.build(KEYS).ok();
     proxy.set(Mode::Cut(0));
+    host.build(KEYS + 3).ok();
     assert_ne!(host.remote(&["push"]).code, Some(0));
     let left = host.outbox();
     assert!(left >= 3, "{left} markers");

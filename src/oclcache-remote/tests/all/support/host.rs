@@ -115,7 +115,13 @@ impl Host {
             None => Command::new(program),
             Some(first) => {
                 let mut command = Command::new(first);
-                command.args(words).arg(program);
+                // Another mount namespace begins at its root.
+                let here = self.directory.path();
+                command
+                    .args(words)
+                    .args(["env", "-C"])
+                    .arg(here)
+                    .arg(program);
                 command
             }
         };
