@@ -46,6 +46,7 @@ pub(super) enum Shared<T> {
 impl Cache {
     /// Asks the helper for the entry of a plan, after the local stores were found to lack it, and looks for it again. `compiled_in`:
     /// how long the driver took earlier. `lease_wait`: how long to wait for another host that builds it.
+    #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn ask_others<T>(
         &self,
         driver: &Driver,

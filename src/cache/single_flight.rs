@@ -69,11 +69,16 @@ impl<T> Waited<T> {
 #[derive(Default)]
 pub struct BuildTurn {
     guard: Option<LockGuard>,
-    /// The right to build among all hosts.
-    lease: Option<Lease>,
+    /// The right to build among all hosts. In a box, since it is on the stack on which the driver works.
+    lease: Option<Box<Lease>>,
 }
 
 impl BuildTurn {
+    fn new(guard: Option<LockGuard>, lease: Option<Lease>) -> BuildTurn {
+        let lease = lease.map(Box::new);
+        BuildTurn { guard, lease }
+    }
+
     /// Ends the turn after the entry was published.
     pub fn published(mut self) {
         self.guard = None;
@@ -133,7 +138,7 @@ impl Cache {
                     let lease_wait = |earlier| longest_wait(earlier, in_vain);
                     match self.ask_others(driver, plan, earlier, &lease_wait, goes_on, &mut find) {
                         Shared::Found(found) => return Waited::Found(found),
-                        Shared::Build(lease) => break BuildTurn { guard: None, lease },
+                        Shared::Build(lease) => break BuildTurn::new(None, lease),
                     }
                 }
             };
@@ -162,7 +167,7 @@ impl Cache {
                         self.count_wait(plan, waited, started, "served");
                         return Waited::Found(found);
                     }
-                    Shared::Build(lease) => break BuildTurn { guard, lease },
+                    Shared::Build(lease) => break BuildTurn::new(guard, lease),
                 }
             }
             if started.elapsed() >= longest {

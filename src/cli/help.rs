@@ -114,7 +114,7 @@ pub struct HelpArgs {
 
 impl HelpArgs {
     pub fn run(self, definition: CommandDefinition) -> Result<ExitCode, Failure> {
-        let mut command = definition.command;
+        let mut command = definition.command.clone();
         command.build();
         for name in &self.verb {
             let below = command.get_subcommands().filter(|verb| !verb.is_hide_set());
@@ -129,14 +129,12 @@ impl HelpArgs {
                 Failure::usage(format_args!("`{name}` is not a verb{meant}"))
             })?;
         }
-        let help = command.render_long_help();
-        output::print(
-            match console::colors_enabled() {
-                true => help.ansi().to_string(),
-                false => help.to_string(),
-            }
-            .as_bytes(),
-        )
+        let name = definition.command.get_name().to_owned();
+        let words = [name].into_iter().chain(self.verb).chain(["--help".into()]);
+        Ok(match definition.command.try_get_matches_from(words) {
+            Err(help) => refused(&help),
+            Ok(_) => ExitCode::SUCCESS,
+        })
     }
 }
 

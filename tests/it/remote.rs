@@ -321,11 +321,13 @@ fn what_the_driver_built_here_is_marked_and_the_helper_is_told() {
     assert_eq!(markers(&lab.sandbox), [marker]);
     let asked = lab.asked();
     let told = |line: &str| asked.iter().filter(|asked| *asked == line).count();
-    assert_eq!(told(&format!("put {key}")), 1, "{asked:?}");
+    // Again when facts of its kernels are added.
+    let puts = told(&format!("put {key}"));
+    assert!(puts >= 1, "{asked:?}");
     assert_eq!(told(&format!("done {key} true")), 1, "{asked:?}");
     assert_eq!(
         asked.iter().filter(|line| line.starts_with("put")).count(),
-        1
+        puts
     );
 }
 
