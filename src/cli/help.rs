@@ -131,18 +131,26 @@ impl HelpArgs {
         }
         let name = definition.command.get_name().to_owned();
         let words = [name].into_iter().chain(self.verb).chain(["--help".into()]);
-        Ok(match definition.command.try_get_matches_from(words) {
-            Err(help) => refused(&help),
-            Ok(_) => ExitCode::SUCCESS,
-        })
+        let Err(help) = definition.command.try_get_matches_from(words) else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        let help = help.render();
+        let shown = match console::colors_enabled() {
+            true => help.ansi().to_string(),
+            false => help.to_string(),
+        };
+        output::print(as_verbs(&shown).as_bytes())
     }
+}
+
+/// The project calls a verb a verb.
+fn as_verbs(words: &str) -> String {
+    words.replace("subcommand", "verb")
 }
 
 /// Prints an error in the arguments, or the help or version that they ask for.
 pub fn refused(error: &clap::Error) -> ExitCode {
-    // The project calls a verb a verb. The form with colors is for a terminal.
-    let as_verb = |words: String| words.replace("subcommand", "verb");
-    let words = as_verb(error.to_string());
+    let words = as_verbs(&error.to_string());
     let is_plain = |character| character == '\n' || log::is_plain(character);
     if error.use_stderr() && !words.chars().all(is_plain) {
         // An argument holds characters that could control a terminal.
@@ -156,7 +164,7 @@ pub fn refused(error: &clap::Error) -> ExitCode {
             false => (&mut out, console::colors_enabled()),
         };
         let shown = match is_colored {
-            true => as_verb(error.render().ansi().to_string()),
+            true => as_verbs(&error.render().ansi().to_string()), // for a terminal
             false => words,
         };
         // A closed pipe is not a failure.
