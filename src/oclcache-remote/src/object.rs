@@ -379,5 +379,7 @@ fn decompress(stored: &[u8], length: u64) -> Result<Vec<u8>, Refusal> {
     }
 }
 
+// By path, since the fuzzer takes this file by its path as well.
 #[cfg(test)]
+#[path = "object/tests.rs"]
 mod tests;
