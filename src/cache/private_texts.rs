@@ -23,7 +23,7 @@ const SHARED: [&[u8]; 4] = [b"/tmp/", b"/var/tmp/", b"/var/cache/", b"/dev/shm/"
 /// Shorter lines and values occur in any build log.
 const MIN_QUOTED_BYTES: usize = 3;
 
-/// What becomes of build logs.
+/// Which build logs stay in an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildLogs {
     /// Only those without any text stay.

@@ -4,7 +4,7 @@
 //! <cache directory>/v1/evicted    a frame of keys, each with the time in milliseconds since 1970, oldest first
 //! ```
 //!
-//! Whoever evicts writes the file again. Two processes that evict at once may lose some keys; nothing but an explanation needs them.
+//! Each eviction writes the file again. Two processes that evict at once may lose some keys; nothing but an explanation needs them.
 //! Entries that a person removes are not noted: that person may want to hide that they were there.
 
 use std::collections::BTreeMap;

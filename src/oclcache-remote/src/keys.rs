@@ -206,7 +206,7 @@ impl TrustedKeys {
         }
     }
 
-    /// Trusts a key no more, whoever else trusts it.
+    /// Stops trusting a key, even if the system trusts it.
     pub fn revoke(&mut self, id: SignerId) {
         self.revoked.insert(id);
     }

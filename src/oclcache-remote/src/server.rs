@@ -244,7 +244,7 @@ impl Server {
         }
     }
 
-    /// Fetches an entry, and once for each first key the bundle of that name. Whoever asks meanwhile shares the result.
+    /// Fetches an entry, and once for each first key the bundle of that name. Requests that come meanwhile share the result.
     fn start_fetch(self: &Arc<Self>, key: KeyBytes, first_missed: KeyBytes) -> SharedFetch {
         let mut fetches = locked(&self.fetches);
         if let Some(fetch) = fetches.get(&key) {

@@ -1,7 +1,7 @@
 //! Takes out of a text what tells of a person or a board: paths, UUIDs and serial numbers. Drivers may name them, and so may errors of
 //! the system.
 
-/// What stands in their place.
+/// The text that replaces them.
 const REMOVED: &str = "(removed)";
 /// The groups of a UUID have so many digits.
 const UUID: [usize; 5] = [8, 4, 4, 4, 12];

@@ -105,7 +105,7 @@ fn a_colleague_reads_at_once_and_is_read_once_trusted() {
     b.build(KEYS + 2).ok();
     b.remote(&["push"]).ok();
     let key = b.shell("oclcache remote key").ok().stdout;
-    // Whoever compiles what a stranger has signed replaces it, so those who do come last.
+    // A host that compiles a program replaces an object of an unknown signer, so these hosts come last.
     let d = Host::new();
     d.shell(&format!("oclcache config set remote '{url}'")).ok();
     d.shell(&format!("oclcache remote trust bob {key}")).ok();
