@@ -1,4 +1,4 @@
-"""ci/bench gate: compares this release with the figures in docs/figures.md, by ratios, and fails if one is more than 5 % larger.
+"""ci/bench gate: compares this release with the figures in docs/internals/figures.md, by ratios, and fails if one is more than 5 % larger.
 
 Each ratio is that of two ways that took turns, so a slower machine changes it less than the times. What is larger is measured once
 more, since other work on the machine meets some turns more than others.
@@ -11,7 +11,7 @@ import bench_builds
 import figures
 import measure
 
-COMMITTED = measure.TOP / "docs" / "figures.md"
+COMMITTED = measure.TOP / "docs/internals/figures.md"
 PROGRAM = "10 kernels"
 # Pairs for each ratio.
 TURNS = 15

@@ -1,4 +1,4 @@
-"""Makes the roots of ci/matrix, tries everything in them, and makes the tables of docs/drivers.md.
+"""Makes the roots of ci/matrix, tries everything in them, and makes the tables of docs/internals/distributions.md.
 
 run_matrix.py NAMESPACE FOLDER PACKAGE RELEASE...
 
@@ -17,7 +17,7 @@ from matrix_cells import DOORS, cells
 from matrix_installs import WAYS, installs, upgrade
 from matrix_programs import RELEASES, MatrixRoot
 
-PAGE = measure.TOP / "docs/drivers.md"
+PAGE = measure.TOP / "docs/internals/distributions.md"
 BEGIN, END = "<!-- ci/matrix -->", "<!-- end of ci/matrix -->"
 # The release whose loader and drivers are upgraded below the package, and to what.
 OLD, NEW = "trixie", "sid"

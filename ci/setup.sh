@@ -142,6 +142,17 @@ need_cargo_generate_rpm() {
     return 1
 }
 
+# need_mdbook: `mdbook`, one that is installed or one from crates.io.
+need_mdbook() {
+    local version=0.5.4
+    export PATH="$top/target/mdbook/bin:$PATH"
+    command -v mdbook >/dev/null && return
+    say "installing mdbook $version in target/mdbook"
+    cargo install --quiet --locked --debug --no-default-features --features search --root target/mdbook mdbook@$version && return
+    outage mdbook 'cargo could not install it'
+    return 1
+}
+
 # need_component NAME: a part of the Rust toolchain, such as clippy.
 need_component() {
     local subcommand=${1/rustfmt/fmt}

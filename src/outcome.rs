@@ -64,7 +64,7 @@ macro_rules! numbered {
     (@former $former:literal) => { Some($former) };
     (@help $type:ident $($variant:ident $help:literal)+) => {
         impl $type {
-            /// What it means and what to do, for people; docs/misses.md has the same words.
+            /// What it means and what to do, for people; docs/troubleshooting.md has the same words.
             pub fn help(self) -> &'static str {
                 match self {
                     $($type::$variant => $help,)+
@@ -103,13 +103,13 @@ numbered! {
             "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them";
         /// The source has a preprocessor directive whose effect is not known here.
         UnknownDirective = 2, "unknown_directive",
-            "a preprocessor directive that oclcache does not know; please report it";
+            "a preprocessor directive that oclcache does not know; leave it out";
         /// A build option makes the compiler read another file.
         OptionReadsFile = 3, "option_reads_file",
             "an option, or a variable of the driver that holds options or header directories (`CPATH`), makes the compiler read a file that oclcache cannot identify; put the text into the source";
         /// A build option whose effect is not known here.
         UnknownOption = 4, "unknown_option",
-            "a build option that is not known to be harmless; please report it";
+            "a build option that is not known to be harmless; leave it out";
         /// The program was not created from source text or an intermediate language, or not through us.
         FromBinary = 5, "from_binary" formerly "not_from_source",
             "loaded from the program's own binary cache, so nothing was compiled";
@@ -139,7 +139,7 @@ numbered! {
              libraries are loaded (`OCLCACHE_LOG=warn` says so); restart the program";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
-            "a device does not answer a query that the key needs; please report it";
+            "a device does not answer a query that the key needs; update its driver";
         /// The driver's binaries of programs with these options cannot be trusted, by its profile.
         RefusedByProfile = 14, "refused_by_profile",
             "PoCL with `-g`: such binaries do not load well; leave out the option";
@@ -205,7 +205,7 @@ numbered! {
             "built for several devices, some of which are sub-devices; use one context per device";
         /// A device has no name, by which the baker would find it.
         UnknownDevice = 3, "unknown_device",
-            "a device has no name; please report it";
+            "a device has no name; update its driver";
         /// A variable or a configuration file has changed since the driver was opened.
         EnvironmentChanged = 4, "environment_changed",
             "the program changed a variable or file of the driver after the driver was opened; set it before the program starts";
@@ -375,9 +375,9 @@ mod tests {
         check(Query::ALL.map(|one| (one.name(), one.former_name())));
     }
 
-    /// The rows of the table below a heading of docs/misses.md.
+    /// The rows of the table below a heading of docs/troubleshooting.md.
     fn rows(heading: &str) -> Vec<[&'static str; 2]> {
-        let page = include_str!("../docs/misses.md");
+        let page = include_str!("../docs/troubleshooting.md");
         let (_, section) = page.split_once(heading).expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
         section

@@ -37,7 +37,8 @@ pub struct StartFile {
 
 /// The start-up files of a shell by which login shells and ssh set the variables; None if the shell is not known.
 ///
-/// bash reads one file in a login shell, and `.bashrc` for `ssh HOST COMMAND` (Debian and others build it so). zsh reads only
+/// bash reads one file in a login shell, and `.bashrc` for `ssh HOST COMMAND` (Debian and others build it so, with `SSH_SOURCE_BASHRC`;
+/// tested with OpenSSH 9.2 and Debian's bash, zsh, fish and dash). zsh reads only
 /// `.zshenv` in both cases. Other shells read nothing for `ssh HOST COMMAND`.
 pub fn of_shell(shell: &str, home: &Path, zdotdir: Option<&Path>) -> Option<Vec<StartFile>> {
     let one = |file: PathBuf, position| StartFile { file, position };

@@ -32,12 +32,12 @@ pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport
     for marked in marks {
         if drivers.has(&marked.identity) {
             let fix = Fix::command("oclcache clear").because(
-                "please report this with the files named above; an update of the driver turns the cache on again, and so does",
+                "keep the files named above, which show the difference; an update of the driver turns the cache on again, and so does",
             );
             let text = format!("the cache is off for this driver: {marked}");
             report.wrong(ABOUT, text, fix);
         } else {
-            let fix = Fix::command("oclcache clear").because("please report this; to forget it");
+            let fix = Fix::command("oclcache clear").because("to forget it");
             let text = format!("{marked}; that driver is no longer registered");
             report.doubtful(ABOUT, text, fix);
         }

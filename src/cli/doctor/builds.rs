@@ -148,7 +148,7 @@ fn blame(one: &Registered, why: &str, bare: Option<String>, report: &mut DoctorR
             report.wrong(
                 ABOUT,
                 text,
-                fix.because("this is a fault of oclcache, please report it; until then"),
+                fix.because("this is a fault of oclcache; until it is mended"),
             );
         }
     }

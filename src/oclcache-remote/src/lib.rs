@@ -12,6 +12,13 @@
 //! - `session`: from the settings to all of these.
 //! - `server`: the helper.
 //! - `invitation`, `cli`: the verbs.
+//!
+//! Known gaps:
+//!
+//! - A check of what an S3 or WebDAV store already has reads the beginning of whole objects and ends the connection.
+//! - The bound on what is fetched ahead counts from the start of the helper, not of the day.
+//! - `gc` does not delete objects of older versions.
+//! - Only Redis coordinates builds of several machines; waiting machines look at the lease up to 5 times a second.
 
 pub mod cli;
 pub mod credentials;

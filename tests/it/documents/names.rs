@@ -229,6 +229,51 @@ fn every_link_leads_to_a_file_or_a_heading_that_is_there() {
     assert!(alone.is_empty(), "no page links to {alone:?}");
 }
 
+/// The site has the pages of docs/, without docs/internals/ and what is outside.
+#[test]
+fn the_summary_and_the_readme_list_each_page_of_the_site_and_links_stay_inside_it() {
+    let pages = pages::all();
+    let targets = |name: &str, folder: &str| -> BTreeSet<String> {
+        let page = pages.iter().find(|page| page.name == name).expect("a page");
+        let links = page.links().into_iter();
+        let files = links.map(|(_, target)| target.split('#').next().unwrap_or_default());
+        files.map(|file| format!("{folder}{file}")).collect()
+    };
+    let is_of_the_site =
+        |name: &str| name.starts_with("docs/") && !name.starts_with("docs/internals/");
+    let site = pages
+        .iter()
+        .map(|page| page.name.clone())
+        .filter(|name| is_of_the_site(name) && name != "docs/SUMMARY.md");
+    let site: BTreeSet<String> = site.collect();
+    assert_eq!(targets("docs/SUMMARY.md", "docs/"), site);
+    let listed = targets("README.md", "");
+    let missing: Vec<&String> = site.difference(&listed).collect();
+    assert!(missing.is_empty(), "README.md does not list {missing:?}");
+    for page in pages.iter().filter(|page| site.contains(&page.name)) {
+        for (line, target) in page.links() {
+            let leads_out = target.starts_with("..") || target.starts_with("internals/");
+            assert!(
+                !leads_out,
+                "{}:{line}: {target} is not in the site",
+                page.name
+            );
+        }
+    }
+}
+
+#[test]
+fn no_page_asks_for_reports_while_there_is_no_address_for_them() {
+    let manifest = fs::read_to_string(top().join("Cargo.toml")).expect("the manifest");
+    if manifest.lines().any(|line| line.starts_with("repository")) {
+        return;
+    }
+    for page in pages::all() {
+        let asks = page.text.to_lowercase().contains("report it");
+        assert!(!asks, "{} asks for a report", page.name);
+    }
+}
+
 /// The settings, by key: variable and default, as the table in the source has them.
 fn settings() -> Vec<(String, Option<String>, String)> {
     let table = fs::read_to_string(top().join("src/config/table.rs")).expect("the table");
@@ -254,7 +299,7 @@ fn settings() -> Vec<(String, Option<String>, String)> {
 fn every_setting_is_explained_and_no_other_variable_is_named() {
     let settings = settings();
     assert!(settings.len() >= 18, "the table is not read: {settings:?}");
-    let page = fs::read_to_string(top().join("docs/configuration.md")).expect("the page");
+    let page = fs::read_to_string(top().join("docs/commands.md")).expect("the page");
     for (key, variable, default) in &settings {
         let row = page
             .lines()
@@ -262,10 +307,10 @@ fn every_setting_is_explained_and_no_other_variable_is_named() {
         let Some(variable) = variable else {
             let is_named =
                 page.contains(&format!("`{key}`")) || page.contains(&format!("{key} = "));
-            assert!(is_named, "docs/configuration.md does not explain {key}");
+            assert!(is_named, "docs/commands.md does not explain {key}");
             continue;
         };
-        let row = row.unwrap_or_else(|| panic!("docs/configuration.md does not explain {key}"));
+        let row = row.unwrap_or_else(|| panic!("docs/commands.md does not explain {key}"));
         assert!(
             row.contains(&format!("`{variable}`")),
             "{row}: not {variable}"
@@ -339,7 +384,8 @@ fn every_driver_profile_is_described() {
 
 #[test]
 fn every_ingredient_of_the_key_is_explained() {
-    let page = fs::read_to_string(top().join("docs/key.md")).expect("docs/key.md");
+    let page =
+        fs::read_to_string(top().join("docs/internals/key.md")).expect("docs/internals/key.md");
     let text = fs::read_to_string(top().join("src/key/ingredients.rs")).expect("the source");
     let (_, kinds) = text.split_once("pub enum Kind {").expect("the kinds");
     let kinds = kinds.split('}').next().unwrap_or_default();
@@ -355,9 +401,15 @@ fn every_ingredient_of_the_key_is_explained() {
         .collect();
     for kind in kinds {
         let is_explained = explained.contains(&kind.as_str());
-        assert!(is_explained, "docs/key.md has no row for `{kind}`");
+        assert!(
+            is_explained,
+            "docs/internals/key.md has no row for `{kind}`"
+        );
     }
 }
+
+/// The page whose end is the glossary.
+const GLOSSARY: &str = "docs/how-it-works.md";
 
 /// The terms of the glossary that no other project uses so, with the words that mean them.
 const TERMS: [(&str, &[&str]); 7] = [
@@ -377,7 +429,7 @@ const TERMS: [(&str, &[&str]); 7] = [
 fn a_page_links_the_projects_own_terms_where_it_first_uses_them() {
     for page in pages::all() {
         // They list pages by their titles, and define the terms.
-        if ["README.md", "docs/glossary.md"].contains(&&*page.name) {
+        if ["README.md", "docs/SUMMARY.md", GLOSSARY].contains(&&*page.name) {
             continue;
         }
         let prose = page.prose();
@@ -402,7 +454,7 @@ fn a_page_links_the_projects_own_terms_where_it_first_uses_them() {
             let Some((number, line)) = uses else {
                 continue;
             };
-            let is_linked = line.contains(&format!("glossary.md#{term})"));
+            let is_linked = line.contains(&format!("how-it-works.md#{term})"));
             assert!(is_linked, "{}:{number} does not link `{term}`", page.name);
         }
     }

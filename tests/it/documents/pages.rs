@@ -1,4 +1,4 @@
-//! The pages: README.md and docs/*.md, taken apart into what tests ask of them.
+//! The pages: README.md, CONTRIBUTING.md, docs/*.md and docs/internals/*.md, taken apart into what tests ask of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,8 +39,10 @@ impl Block {
 
 /// All pages.
 pub fn all() -> Vec<Page> {
-    let docs = fs::read_dir(top().join("docs")).expect("docs");
-    let docs = docs.map(|file| PathBuf::from("docs").join(file.expect("listed").file_name()));
+    let docs = ["docs", "docs/internals"].into_iter().flat_map(|folder| {
+        let files = fs::read_dir(top().join(folder)).expect("a folder of pages");
+        files.map(move |file| PathBuf::from(folder).join(file.expect("listed").file_name()))
+    });
     let mut names: Vec<PathBuf> = docs
         .chain(["README.md", "CONTRIBUTING.md"].map(PathBuf::from))
         .filter(|name| name.extension().is_some_and(|end| end == "md"))

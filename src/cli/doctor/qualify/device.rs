@@ -271,7 +271,7 @@ impl Qualification<'_> {
                     different.join(", ")
                 );
                 let fix = Fix::command("export OCLCACHE_DISABLE=1");
-                let words = "this is a fault of oclcache, please report it; until then";
+                let words = "this is a fault of oclcache; until it is mended";
                 self.report.wrong("comparison", text, fix.because(words));
             }
         }
