@@ -1,7 +1,8 @@
-"""Tries the Python wheel in fresh virtual environments: on this machine, or in a new root of a release of Debian as an ordinary user.
+"""Tries the Python wheel in fresh virtual environments: on this machine, in a new root of a release of Debian as an ordinary user, or in
+a root of Debian for arm64 whose programs qemu executes, with PyOpenCL and PoCL from Debian.
 
 run_wheel.py here WHEEL INDEX
-run_wheel.py RELEASE WHEEL INDEX NAMESPACE FOLDER
+run_wheel.py RELEASE|arm64 WHEEL INDEX NAMESPACE FOLDER
 
 INDEX is a folder of wheels, the only place that pip has packages from. The rest is as in run_package.py.
 """
@@ -23,11 +24,25 @@ PIP = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-index")
 # Calls enable() in the program's own process.
 ENABLED = "import runpy, sys, oclcache; oclcache.enable(); runpy.run_path(sys.argv[1], run_name='__main__')"
 STATISTICS = "import json, oclcache; print(json.dumps(oclcache.stats()))"
-# The packages of each driver, what PYOPENCL_CTX selects it by, and the library to register.
+# The packages of each driver with PyOpenCL, what PYOPENCL_CTX selects it by, and the library to register.
+PYOPENCL = ("pyopencl", "numpy")
 DRIVERS = {
-    "PoCL": {"packages": ("pocl-binary-distribution",), "context": "Portable", "icd": None},
-    "Intel": {"packages": ("intel-opencl-rt", "intel-cmplr-lib-rt"), "context": "Intel", "icd": "libintelocl.so"},
+    "PoCL": {"packages": (*PYOPENCL, "pocl-binary-distribution"), "context": "Portable", "icd": None},
+    "Intel": {"packages": (*PYOPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"), "context": "Intel", "icd": "libintelocl.so"},
+    # Those of the system.
+    "Debian's PoCL": {"packages": (), "context": "Portable", "icd": None},
 }
+OF_PIP = ("PoCL", "Intel")
+OF_DEBIAN = "Debian's PoCL"
+# Runs a program in a root for arm64, in name spaces that have their own interpreters of programs, so nothing of the machine changes.
+EMULATE = r"""
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+elf="\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
+mask="\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+printf "%s" ":qemu-aarch64:M::$elf:$mask:$(command -v qemu-aarch64-static):F" >/proc/sys/fs/binfmt_misc/register
+for folder in /proc /sys /dev; do mount --rbind "$folder" "$ROOT$folder"; done
+exec chroot "$ROOT" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin LC_ALL=C.UTF-8 "$@"
+"""
 
 
 class Here:
@@ -62,6 +77,22 @@ class InRoot:
         return self.root.path / str(path).lstrip("/")
 
 
+class Emulated:
+    """A root for arm64, with one user."""
+
+    def __init__(self, root):
+        self.root, self.folder = root, pathlib.Path("/root")
+        self.python = "/usr/bin/python3"
+
+    def say(self, argv, variables):
+        words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-euc", EMULATE, "sh", f"--chdir={self.folder}"]
+        words += [f"{name}={value}" for name, value in variables.items()]
+        return run(*words, *argv, env={**os.environ, "ROOT": str(self.root)})
+
+    def host(self, path):
+        return self.root / str(path).lstrip("/")
+
+
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts)
 
@@ -73,9 +104,11 @@ def use(place, wheel, index, program, driver):
     environment = place.folder / "venv"
     binaries, python = environment / "bin", environment / "bin/python"
     shutil.rmtree(place.host(environment), ignore_errors=True)
-    place.say([place.python, "-m", "venv", environment], {})
+    of_system = () if facts["packages"] else ("--system-site-packages",)
+    place.say([place.python, "-m", "venv", *of_system, environment], {})
     pip = [binaries / "pip", "install", *PIP, "--find-links", index]
-    place.say([*pip, "pyopencl", "numpy", *facts["packages"]], {})
+    if facts["packages"]:
+        place.say([*pip, *facts["packages"]], {})
     before = files(place.host(environment))
     place.say([*pip, wheel], {})
     variables = {"PYOPENCL_NO_CACHE": "1", "PYOPENCL_CTX": facts["context"], "PYTHONWARNINGS": "ignore", "OCLCACHE_AUTOBAKE": "0"}
@@ -158,15 +191,50 @@ def in_root(release, wheel, index, folder):
         shutil.rmtree(work, ignore_errors=True)
 
 
+def make_arm64(folder):
+    """A root of bookworm for arm64 with PyOpenCL and PoCL. Packages are unpacked, no script of theirs runs."""
+    base = folder / "wheel-arm64"
+    if base.exists():
+        return base
+    new = base.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    print("making a root for arm64", flush=True)
+    packages = "libc6,libc-bin,libc6-dev,gcc,libgcc-12-dev,dash,coreutils,binutils,python3,python3-venv,python3-pyopencl,ocl-icd-libopencl1,pocl-opencl-icd"
+    hooks = "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"
+    run("mmdebstrap", "--quiet", "--variant=extract", "--architectures=arm64", hooks, f"--include={packages}", "bookworm", new)
+    for name, target in (("sh", "dash"), ("cc", "gcc")):
+        (new / "usr/bin" / name).unlink(missing_ok=True)
+        (new / "usr/bin" / name).symlink_to(target)
+    Emulated(new).say(["ldconfig"], {})
+    new.rename(base)
+    return base
+
+
+def in_arm64(wheel, folder):
+    base, work = make_arm64(folder), folder / "wheel.used"
+    copy(base, work)
+    try:
+        for file in (wheel, PROGRAM):
+            shutil.copy(file, work)
+        place = Emulated(work)
+        machine = place.say([place.python, "-c", "import platform; print(*platform.uname()[4:5], *platform.libc_ver())"], {}).strip()
+        expect(machine.startswith("aarch64 "), f"bookworm for {machine}")
+        use(place, f"/{wheel.name}", "/", f"/{PROGRAM.name}", OF_DEBIAN)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def main():
     release, wheel, index, *more = sys.argv[1:]
     wheel, index = pathlib.Path(wheel).resolve(), pathlib.Path(index).resolve()
     if release == "here":
         with tempfile.TemporaryDirectory(dir=TOP / "target", prefix="wheel-") as folder:
-            for driver in DRIVERS:
+            for driver in OF_PIP:
                 use(Here(folder), wheel, index, PROGRAM, driver)
         return
     begin("ci/wheel --test", more[0])
+    if release == "arm64":
+        return in_arm64(wheel, pathlib.Path(more[1]))
     in_root(release, wheel, index, pathlib.Path(more[1]))
 
 
