@@ -64,7 +64,7 @@
 //! | nothing: every way to make a program, where a hit must need no compiler | `ways` |
 //! | calls that end the process bare | `fatal`, `parts` |
 
-use crate::support::{Driver, Ran, Sandbox, Way, given, skipped};
+use crate::support::{Driver, Ran, Sandbox, Way, is_long};
 
 /// A driver and how many devices of it a context has.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +115,15 @@ impl Setup {
             _ => {}
         }
         Some(sandbox)
+    }
+
+    /// Whether all sections run on it in every test run.
+    fn is_quick(self) -> bool {
+        match self.driver {
+            Driver::Stub => true,
+            Driver::Pocl => self.devices == 1,
+            _ => false,
+        }
     }
 }
 
@@ -289,27 +298,29 @@ fn faults(setup: Setup, sandbox: &Sandbox, section: &[&str]) -> Vec<String> {
     faults
 }
 
-/// Sections that build hundreds of times. Each build takes Intel's GPU driver 45 ms, and what is left out takes it half a minute.
-const LONG: [&str; 4] = ["alive", "devices", "recycled", "threads"];
+/// Sections that run on every driver in every test run. The others build hundreds of times, which takes real drivers half an hour
+/// together: without `ci/test --long` they run on the stub driver and on PoCL.
+const ON_ALL_DRIVERS: [&str; 4] = ["facts", "il", "run", "ways"];
+
+/// The drivers on which a section runs.
+fn setups(section: &str) -> impl Iterator<Item = Setup> {
+    // One line for all sections, since a test run ends with a list of what was skipped.
+    let is_all = ON_ALL_DRIVERS.contains(&section)
+        || is_long(format_args!(
+            "all differential tests but {} on drivers other than the stub and PoCL",
+            ON_ALL_DRIVERS.join(", ")
+        ));
+    SETUPS.into_iter().filter(move |setup| {
+        // Two devices add nothing to threads but time.
+        let is_needless = setup.devices > 1 && section == "threads";
+        !is_needless && (is_all || setup.is_quick())
+    })
+}
 
 #[track_caller]
 fn same_in_all_ways(section: &[&str]) {
     let mut all = Vec::new();
-    for setup in SETUPS {
-        // Two devices add nothing to threads but time.
-        if setup.devices > 1 && section[0] == "threads" {
-            continue;
-        }
-        if setup.driver == Driver::IntelGpu
-            && LONG.contains(&section[0])
-            && given("OCLCACHE_TEST_LONG_SECTIONS").is_none()
-        {
-            skipped(format_args!(
-                "section {} on IntelGpu (OCLCACHE_TEST_LONG_SECTIONS is not set)",
-                section[0]
-            ));
-            continue;
-        }
+    for setup in setups(section[0]) {
         if let Some(sandbox) = setup.sandbox() {
             let faults = faults(setup, &sandbox, section);
             all.extend(

@@ -125,6 +125,15 @@ pub fn skipped(what: impl std::fmt::Display) {
     }
 }
 
+/// Whether this is a test run with everything that takes long (`ci/test --long`). If not, names what is skipped.
+pub fn is_long(what: impl std::fmt::Display) -> bool {
+    let is_long = given("OCLCACHE_TEST_LONG").is_some();
+    if !is_long {
+        skipped(format_args!("{what} (without `ci/test --long`)"));
+    }
+    is_long
+}
+
 /// A path that `ci/test` passes on.
 pub fn given(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable)

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Driver, Sandbox, Way, example, given, is_root, skipped};
+use crate::support::{Driver, Sandbox, Way, example, is_long, is_root, skipped};
 
 /// Who takes so long has waited for what never ends.
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
@@ -324,11 +324,10 @@ fn nobody_waits_who_wants_another_program_or_no_entry() {
     assert_eq!(sandbox.compilations(), 4);
 }
 
-/// It takes the minute, so `ci/store` alone asks for it.
 #[test]
 fn a_build_that_never_ends_is_waited_for_until_the_bound() {
-    if given("OCLCACHE_TEST_LONG_WAIT").is_none() {
-        return skipped("a wait of a minute (OCLCACHE_TEST_LONG_WAIT is not set)");
+    if !is_long("a wait of a minute") {
+        return;
     }
     let sandbox = stub();
     let file = source(&sandbox, 1);
