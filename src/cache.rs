@@ -66,6 +66,7 @@ use crate::cl::{Device, Program};
 use crate::config::{Config, SiteSwitch};
 use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::identity::FileMemory;
+use crate::driver::look::FactBytes;
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
 use crate::outcome::{Bypass, Missed, Query};
@@ -265,6 +266,12 @@ impl FileMemory for Cache {
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
         let store = self.store();
         store.map_or(Ok(None), |store| library_facts::open(store, identity))
+    }
+
+    fn part(&self, identity: &[u8; 32]) -> io::Result<Option<FactBytes>> {
+        let read = |store| library_facts::read(store, identity);
+        let bytes = self.store().map_or(Ok(None), read)?;
+        Ok(bytes.map(FactBytes::from))
     }
 
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {

@@ -132,6 +132,7 @@ struct Choice<'a> {
     tools: &'a Arc<DriverNames>,
     /// Whether names occur in libraries or tools. Most variables are the same at all moments.
     occurring: RefCell<HashMap<String, bool>>,
+    memory: &'a dyn FileMemory,
 }
 
 impl KnownVariables {
@@ -217,7 +218,7 @@ impl Choice<'_> {
     /// Whether a library may read `/proc/self/environ`. It has the variables with which the process was started, whatever the
     /// program has changed since (measured: Intel's libintlc, libtbb and libtbbmalloc look for INTEL_ISA_DISABLE there).
     fn reads_first_environment(&self) -> bool {
-        self.libraries.has(b"environ")
+        self.libraries.has(b"environ", self.memory)
     }
 
     /// The part of these variables that is in the key, by name.
@@ -281,7 +282,8 @@ impl Choice<'_> {
             if let Some(occurs) = known.get(name) {
                 return *occurs;
             }
-            let occurs = self.libraries.has(name.as_bytes()) || self.tools.has(name.as_bytes());
+            let mut lists = [self.libraries, &**self.tools].into_iter();
+            let occurs = lists.any(|list| list.has(name.as_bytes(), self.memory));
             known.insert(name.to_owned(), occurs);
             occurs
         };
@@ -381,6 +383,7 @@ impl Driver {
             libraries: self.names(memory)?,
             tools: &tools.names,
             occurring: RefCell::default(),
+            memory,
         };
         let [now, opened, started] = self.variables.chosen(&self.opened_in, &choice)?;
         let reads = now.reads.max(opened.reads).max(started.reads);

@@ -87,7 +87,9 @@ fn clang_resources(libraries: &[PathBuf]) -> Option<Vec<PathBuf>> {
             continue;
         };
         let lib = beside.parent().unwrap_or(beside).join("lib");
-        for clang in [beside.join("clang"), lib.join("clang")] {
+        let mut places = vec![beside.join("clang"), lib.join("clang")];
+        places.dedup();
+        for clang in places {
             found.extend(children(&clang, &real).map(|version| version.join("include")));
         }
     }

@@ -362,6 +362,8 @@ impl Directory {
             }
             match self.disk.read(fd.as_fd(), &mut bytes) {
                 Ok(0) => return Ok(Some((bytes, facts))),
+                // The buffer had room for more, so this is the end.
+                Ok(_) if bytes.len() as u64 == facts.size => return Ok(Some((bytes, facts))),
                 Ok(_) | Err(Errno::INTR) => {}
                 // Removed on a network file system while it was read.
                 Err(Errno::STALE) => return Ok(None),

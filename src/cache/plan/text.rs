@@ -1,9 +1,12 @@
 //! The texts of a call: its options, and for a source its bytes and the header files that it includes.
 
+use std::time::SystemTime;
+
 use super::CallInputs;
 use crate::cache::Cache;
 use crate::cache::headers::{source_independent_closure, texts};
-use crate::cache::known_sources::{self, SourceDigest};
+use crate::cache::known_sources::{self, KnownHeaders, KnownSource, SourceDigest};
+use crate::driver::Driver;
 use crate::key::include::Closure;
 use crate::key::options::{self, Options};
 use crate::key::source::{before_digits, is_spelled_by_environment};
@@ -73,26 +76,53 @@ impl Cache {
         if headers.is_empty()
             && let Some(known) = self.sources.find(text, written, implicit)
             && (may_omit || known.digest.is_of_all())
-            && let Some(closure) = source_independent_closure(driver, options)
+            && let Some(closure) = closure_of(&known, driver, options)
         {
             if let Some(shared) = known.shared_text() {
                 *text = shared.clone();
             }
             return Ok((closure, known.digest));
         }
+        let (begun, driver_dirs) = (SystemTime::now(), driver.include_dirs());
         let followed = texts(driver, text, headers, options)?;
         let has_debug = options.is_some_and(|options| options.debug);
         let omits = may_omit && !followed.spells_random_name && !has_debug;
         let digest = known_sources::digest(text, omits);
         let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
         // Where a file was found, the other closure is not asked for: it has none.
-        if headers.is_empty()
-            && followed.closure.files().next().is_none()
+        let finds_a_file = followed.closure.files().next().is_some();
+        if !headers.is_empty() {
+            return Ok((followed.closure, digest));
+        }
+        if finds_a_file && followed.closure.is_settled(begun) {
+            // Another thread may have loaded a library or set a variable meanwhile.
+            let Some(driver_dirs) =
+                driver_dirs.filter(|dirs| driver.include_dirs().as_ref() == Some(dirs))
+            else {
+                return Ok((followed.closure, digest));
+            };
+            let headers = KnownHeaders {
+                closure: followed.closure.clone(),
+                driver_dirs,
+            };
+            let headers = Some(headers);
+            self.sources
+                .remember(text, written, implicit, digest, headers)?;
+        } else if !finds_a_file
             && source_independent_closure(driver, options).is_some_and(names_no_header)
         {
-            self.sources.remember(text, written, implicit, digest)?;
+            self.sources
+                .remember(text, written, implicit, digest, None)?;
         }
         Ok((followed.closure, digest))
+    }
+}
+
+/// The header files of a known source, as they are now. None: they are to be followed.
+fn closure_of(known: &KnownSource, driver: &Driver, options: Option<&Options>) -> Option<Closure> {
+    match &known.headers {
+        None => source_independent_closure(driver, options),
+        Some(headers) => headers.in_directories(&driver.include_dirs()?),
     }
 }
 

@@ -257,3 +257,47 @@ fn what_stands_above_an_embedded_header_is_not_guessed() {
     let above = judged("#include \"../a.h\"\n").expect_err("it depends on the driver");
     assert_eq!(above, Bypass::UnresolvedInclude);
 }
+
+#[test]
+fn the_states_of_files_tell_whether_a_closure_is_as_it_was() {
+    let tree = Tree::new(&[("d1/h.h", "1"), ("d2/i.h", "")]);
+    let directories = ["d1", "d2"].map(|name| tree.path(name).display().to_string());
+    let options = format!("-I {} -I {}", directories[0], directories[1]);
+    let follow = |source: &str| {
+        let options = options::parse(options.as_bytes()).expect("options");
+        let inputs = Inputs {
+            source: source.as_bytes(),
+            embedded: &[],
+            options: Some(&options),
+            working_directory: &std::env::current_dir().expect("a directory"),
+            driver_dirs: &[],
+            implicit: &[],
+        };
+        let followed = follow(&inputs, &Work::default());
+        followed.expect("followed").closure
+    };
+    assert!(follow("#include \"Cargo.lock\"\n").is_settled(SystemTime::now()));
+    let of_header = || {
+        let closure = follow("#include <h.h>\n");
+        assert!(closure.has_same_states());
+        assert!(
+            !closure.is_settled(SystemTime::now()),
+            "it may change again unnoticed"
+        );
+        closure
+    };
+    let closure = of_header();
+    tree.write("d1/h.h", "12");
+    assert!(!closure.has_same_states(), "a file was written");
+    let closure = of_header();
+    tree.write("d2/h.h", "");
+    assert!(!closure.has_same_states(), "a file came");
+    let closure = of_header();
+    std::fs::rename(tree.path("d1"), tree.path("d3")).expect("renamed");
+    assert!(!closure.has_same_states(), "a file went");
+    std::os::unix::fs::symlink("d3", tree.path("d1")).expect("linked");
+    assert!(closure.has_same_states(), "it is in the same directory");
+    std::fs::remove_file(tree.path("d1")).expect("removed");
+    tree.write("d1", "");
+    assert!(!closure.has_same_states(), "a directory became a file");
+}

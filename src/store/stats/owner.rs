@@ -5,6 +5,7 @@ use std::fs;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
+use crate::file_fingerprint;
 use crate::proc_file;
 
 /// Whether a process will still add to its file.
@@ -43,7 +44,7 @@ impl StatsView {
     pub fn new() -> StatsView {
         let host = rustix::system::uname();
         let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let boot = proc_file::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = file_fingerprint::boot();
         let host = [
             host.nodename().to_bytes(),
             b"\0",
@@ -52,7 +53,7 @@ impl StatsView {
         let own = RunningProcess::at("/proc/self/stat");
         StatsView {
             host: digits(&host.concat()),
-            boot: digits(&boot),
+            boot: digits(boot.map(Vec::as_slice).unwrap_or_default()),
             own: own.filter(|own| own.number == std::process::id()),
             processes: "/proc",
         }
