@@ -1,8 +1,8 @@
 //! Remembers the digests of sources, so that the next build of the same source neither scans nor hashes it.
 //!
 //! The bytes of a source that names no header and its options determine the digest, and so do the headers that the driver includes in
-//! every program. If a source names headers, or the driver reads files that it includes in every program, those files are remembered
-//! with their states, unless they have just been changed. Texts are compared byte by byte, and large ones by SHA-256: these are not kept.
+//! every program. If the only headers are files of the driver's compiler, these are remembered with their states, unless they have just
+//! been changed. Texts are compared byte by byte, and large ones by SHA-256: these are not kept.
 
 use std::path::PathBuf;
 use std::sync::Arc;

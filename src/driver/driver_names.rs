@@ -15,27 +15,8 @@ pub struct DriverNames(Mutex<Vec<NamesOfList>>);
 struct NamesOfList {
     libraries: Vec<ScannedLibrary>,
     identity: [u8; 32],
-    /// None while an earlier process has asked for all names that this one has asked for.
+    /// None until this process asks for a name that no earlier one has asked for.
     names: Option<Names>,
-}
-
-impl NamesOfList {
-    fn has(&mut self, name: &[u8], memory: &dyn FileMemory) -> bool {
-        let known = match &self.names {
-            None => memory.occurs(&self.identity, name),
-            Some(_) => None,
-        };
-        if known.is_none() && self.names.is_none() {
-            // What cannot be read for now may have the name.
-            self.names = Names::of(&self.libraries, memory).ok();
-        }
-        let names = self.names.as_mut();
-        let occurs = known.or_else(|| names?.find(name));
-        if let Some(occurs) = occurs {
-            memory.note_name(&self.identity, name, occurs);
-        }
-        occurs.unwrap_or(true)
-    }
 }
 
 impl DriverNames {
@@ -89,11 +70,41 @@ impl DriverNames {
         known.any(|one| one.path == path)
     }
 
-    /// Whether the driver may ask for the name.
-    pub fn has(&self, name: &[u8], memory: &dyn FileMemory) -> bool {
-        let mut known = self.0.lock();
-        let mut known = known.iter_mut();
-        known.any(|list| list.has(name, memory))
+    /// Whether the driver may ask for the name. None: [`DriverNames::load`] must be called first.
+    pub fn has(&self, name: &[u8], memory: &dyn FileMemory) -> Option<bool> {
+        for list in self.0.lock().iter_mut() {
+            let identity = &list.identity;
+            let occurs = match &mut list.names {
+                None => Some(memory.occurs(identity, name)?),
+                Some(names) => names.find(name),
+            };
+            if let Some(occurs) = occurs {
+                memory.note_name(identity, name, occurs);
+            }
+            if occurs.unwrap_or(true) {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// Loads all names, so that each one can be asked for.
+    ///
+    /// # Errors
+    /// A library cannot be read for now.
+    pub fn load(&self, memory: &dyn FileMemory) -> io::Result<()> {
+        for index in 0..self.changes() {
+            let libraries = {
+                let list = &self.0.lock()[index];
+                list.names.is_none().then(|| list.libraries.clone())
+            };
+            // Without the lock: the libraries may have to be read.
+            if let Some(libraries) = libraries {
+                let names = Names::of(&libraries, memory)?;
+                self.0.lock()[index].names.get_or_insert(names);
+            }
+        }
+        Ok(())
     }
 
     /// How often libraries were added.

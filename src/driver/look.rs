@@ -8,7 +8,7 @@
 //! Without it, the first key of a process made 60 to 100 more system calls (measured with strace on four drivers).
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
@@ -125,10 +125,26 @@ impl<'a> Look<'a> {
         let snapshot = self.snapshot.borrow();
         if let Some(identity) = &snapshot.identity
             && snapshot.is_new
-            && let Ok(bytes) = snapshot.used.encode(identity)
+            && let Ok(bytes) = snapshot.kept().encode(identity)
         {
             self.memory.remember_facts(identity, &bytes);
         }
+    }
+}
+
+impl Snapshot {
+    /// What this look has used, with the names that other processes have asked for in the same libraries.
+    fn kept(&self) -> Content {
+        let mut kept = self.used.clone();
+        let lists: BTreeSet<Digest> = kept.names.keys().map(|(list, _)| *list).collect();
+        let others = self.known.names.iter();
+        for (place, occurs) in others.filter(|((list, _), _)| lists.contains(list)) {
+            if kept.names.len() >= MAX_NAMES {
+                break;
+            }
+            kept.names.entry(*place).or_insert(*occurs);
+        }
+        kept
     }
 }
 

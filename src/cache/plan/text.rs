@@ -1,5 +1,6 @@
 //! The texts of a call: its options, and for a source its bytes and the header files that it includes.
 
+use std::path::{Component, Path};
 use std::time::SystemTime;
 
 use super::CallInputs;
@@ -89,33 +90,42 @@ impl Cache {
         let omits = may_omit && !followed.spells_random_name && !has_debug;
         let digest = known_sources::digest(text, omits);
         let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
-        // Where a file was found, the other closure is not asked for: it has none.
-        let finds_a_file = followed.closure.files().next().is_some();
         if !headers.is_empty() {
             return Ok((followed.closure, digest));
         }
-        if finds_a_file && followed.closure.is_settled(begun) {
+        // Where a file was found, the other closure is not asked for: it has none.
+        if followed.closure.files().next().is_none() {
+            if source_independent_closure(driver, options).is_some_and(names_no_header) {
+                self.sources
+                    .remember(text, written, implicit, digest, None)?;
+            }
+        } else if let Some(driver_dirs) = driver_dirs
+            && followed.closure.is_settled(begun)
+            && has_only_compiler_headers(&followed.closure, driver)
             // Another thread may have loaded a library or set a variable meanwhile.
-            let Some(driver_dirs) =
-                driver_dirs.filter(|dirs| driver.include_dirs().as_ref() == Some(dirs))
-            else {
-                return Ok((followed.closure, digest));
-            };
-            let headers = KnownHeaders {
+            && driver.include_dirs().as_ref() == Some(&driver_dirs)
+        {
+            let headers = Some(KnownHeaders {
                 closure: followed.closure.clone(),
                 driver_dirs,
-            };
-            let headers = Some(headers);
+            });
             self.sources
                 .remember(text, written, implicit, digest, headers)?;
-        } else if !finds_a_file
-            && source_independent_closure(driver, options).is_some_and(names_no_header)
-        {
-            self.sources
-                .remember(text, written, implicit, digest, None)?;
         }
         Ok((followed.closure, digest))
     }
+}
+
+/// Whether all header files came with the driver's compiler. A program writes others, and a write to a mapped file on a file system in
+/// memory does not show in the state of the file.
+fn has_only_compiler_headers(closure: &Closure, driver: &Driver) -> bool {
+    let directories = driver.clang_resources().unwrap_or_default();
+    let is_below = |path: &Path| {
+        let mut parts = path.components();
+        parts.all(|part| part != Component::ParentDir)
+            && directories.iter().any(|below| path.starts_with(below))
+    };
+    closure.files().all(|file| is_below(file.path))
 }
 
 /// The header files of a known source, as they are now. None: they are to be followed.
