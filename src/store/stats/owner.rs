@@ -130,7 +130,7 @@ impl RunningProcess {
     /// What a file `stat` of /proc says (proc(5)): the number first, and in field 22, counted from behind the name in parentheses, when
     /// the process started.
     fn at(path: &str) -> Option<RunningProcess> {
-        let stat = proc_file::read(path).ok()?;
+        let stat = proc_file::read_line(path).ok()?;
         let name_start = stat.iter().position(|byte| *byte == b'(')?;
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
         let number = str::from_utf8(&stat[..name_start]).ok()?;
