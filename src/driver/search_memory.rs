@@ -18,6 +18,7 @@ use super::real_paths::{Mounts, RealPaths, WatchedPaths};
 use crate::file_fingerprint::MountIdentity;
 use crate::framing;
 use crate::key::ingredients::VERSION;
+use crate::one_call;
 use crate::proc_file;
 
 const MAGIC: &[u8] = b"oclcsrch7";
@@ -48,7 +49,7 @@ const MAP_OF_ALL: &[u8] = b"         0          0 4294967295\n";
 /// What this process may read: a file that it cannot open is as absent for the driver.
 fn rights() -> Vec<u8> {
     let ids = [
-        rustix::process::geteuid().as_raw(),
+        one_call::effective_user(),
         rustix::process::getegid().as_raw(),
     ];
     let groups = rustix::process::getgroups().unwrap_or_default();
