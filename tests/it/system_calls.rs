@@ -75,11 +75,13 @@ fn builds(sandbox: &Sandbox, way: Way, more: &[&str]) -> Vec<Vec<Call>> {
     parts.map(calls).collect()
 }
 
-/// Calls beside one for each file and directory that is looked at, in a first hit. They were 247 on PoCL before there was a snapshot; 80
-/// are wanted.
-const MOST_OF_FIRST: usize = 150;
-/// The same in a later hit.
-const MOST_OF_LATER: usize = 10;
+/// Calls beside one for each file and directory that is looked at, in a first hit. They were 247 on PoCL before there was a snapshot.
+/// Measured: 97 to 100 on PoCL, 101 on Intel's CPU runtime, 104 to 107 on rusticl, 93 on Intel's GPU driver; 80 are wanted.
+const MOST_OF_FIRST: usize = 112;
+/// The same in a later hit. Measured: 7 to 10, and 11 on PoCL where a build without optimization looks for the programs again.
+const MOST_OF_LATER: usize = 12;
+/// On rusticl the states of clang's header and of the places where it could be are asked for.
+const MOST_OF_LATER_ON_RUSTICL: usize = 14;
 
 #[test]
 fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
@@ -108,8 +110,12 @@ fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
         assert_eq!(bare.len(), 3, "{driver:?}");
         let cache = sandbox.path("cache");
         let cache = cache.to_str().expect("a path");
+        let most_of_later = match driver {
+            Driver::Rusticl => MOST_OF_LATER_ON_RUSTICL,
+            _ => MOST_OF_LATER,
+        };
         let mut least = [usize::MAX; 2];
-        let most = [MOST_OF_FIRST, MOST_OF_LATER];
+        let most = [MOST_OF_FIRST, most_of_later];
         let is_within = |least: &[usize; 2]| least.iter().zip(most).all(|(one, most)| *one <= most);
         // What has just been changed by other programs is searched again, and other tests change much.
         for _ in 0..12 {
