@@ -66,8 +66,10 @@ use crate::cl::{Device, Program};
 use crate::config::{Config, SiteSwitch};
 use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::identity::FileMemory;
+use crate::driver::look::FactBytes;
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::one_call;
 use crate::outcome::{Bypass, Missed, Query};
 use crate::parallel_files;
 use crate::remote::client::RemoteClient;
@@ -182,16 +184,18 @@ pub struct BuildBelow {
 /// Handles clBuildProgram and clCompileProgram up to the call of the driver or of the application's callback.
 pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     let started = Instant::now();
-    let cache = Cache::get();
     let ticket = match shadow::dead(call.program) {
         Some(dead) => Err(Some(dead)),
         None => shadow::begin(call.program).map(Box::new).ok_or(None),
     };
     let ticket = match ticket {
         Ok(ticket) => ticket,
-        Err(dead) => return cache.leave_to_driver(call, dead),
+        Err(dead) => return Cache::get().leave_to_driver(call, dead),
     };
-    let plan = cache.plan_call(&ticket, call);
+    let (cache, plan) = one_call::during(|| {
+        let cache = Cache::get();
+        (cache, cache.plan_call(&ticket, call))
+    });
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, BuildEnd::Refused, None, None);
         return NextStep::Return(call.program, CL_INVALID_OPERATION);
@@ -265,6 +269,12 @@ impl FileMemory for Cache {
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
         let store = self.store();
         store.map_or(Ok(None), |store| library_facts::open(store, identity))
+    }
+
+    fn part(&self, identity: &[u8; 32]) -> io::Result<Option<FactBytes>> {
+        let read = |store| library_facts::read(store, identity);
+        let bytes = self.store().map_or(Ok(None), read)?;
+        Ok(bytes.map(FactBytes::from))
     }
 
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
@@ -346,10 +356,25 @@ impl Cache {
     /// Serves a program from the cache. Returns false if the driver is to build it. `started`: when the call began.
     #[inline(never)] // its frame is gone when the driver compiles
     fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn, started: Instant) -> bool {
-        let inner = self.hit(ticket, plan);
-        let Some(inner) = inner.or_else(|| self.wait(ticket, plan).found_or(turn)) else {
-            return false;
+        // Not while it waits for another process.
+        let hit = || {
+            let inner = self.hit(ticket, plan)?;
+            Some(self.serve_by(ticket, plan, inner, started))
         };
+        one_call::during(hit).unwrap_or_else(|| {
+            let waited = self.wait(ticket, plan).found_or(turn);
+            waited.is_some_and(|inner| self.serve_by(ticket, plan, inner, started))
+        })
+    }
+
+    /// Serves a program by this one. Returns false if the driver is to build it.
+    fn serve_by(
+        &self,
+        ticket: &Ticket,
+        plan: &Plan,
+        inner: Arc<CachedProgram>,
+        started: Instant,
+    ) -> bool {
         match shadow::publish(ticket, inner.clone()) {
             Ok(()) => self.count_hit(plan, &inner, started.elapsed()),
             // Another thread builds the same program. The driver decides which build wins.

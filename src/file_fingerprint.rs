@@ -88,9 +88,9 @@ impl MountIdentity {
 }
 
 /// The random number of this start of the system, as text. Read once.
-fn boot() -> Option<&'static Vec<u8>> {
+pub fn boot() -> Option<&'static Vec<u8>> {
     static BOOT: OnceBox<Option<Vec<u8>>> = OnceBox::new();
-    let read = || Box::new(proc_file::read("/proc/sys/kernel/random/boot_id").ok());
+    let read = || Box::new(proc_file::read_line("/proc/sys/kernel/random/boot_id").ok());
     BOOT.get_or_init(read).as_ref()
 }
 

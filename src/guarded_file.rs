@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Stat, flock, fstat};
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::file_fingerprint::FileId;
+use crate::one_call;
 
 /// Device and inode.
 pub fn file_id(stat: &Stat) -> FileId {
@@ -51,6 +53,8 @@ pub struct GuardedFile {
     /// Some, until it is dropped.
     file: Option<File>,
     id: FileId,
+    /// The call of the application in which the descriptor was found to be that of the file; see `one_call`.
+    checked_in: AtomicU64,
 }
 
 impl GuardedFile {
@@ -60,9 +64,17 @@ impl GuardedFile {
     /// The system does not identify it.
     pub fn new(file: File) -> io::Result<GuardedFile> {
         let file = File::from(beyond_streams(file.into())?);
-        let id = file_id(&fstat(&file)?);
-        let file = Some(file);
-        Ok(GuardedFile { file, id })
+        let stat = fstat(&file)?;
+        Ok(GuardedFile::of(file, &stat))
+    }
+
+    /// Guards this file, which has this state and a number above those of the standard streams.
+    pub fn of(file: File, stat: &Stat) -> GuardedFile {
+        GuardedFile {
+            file: Some(file),
+            id: file_id(stat),
+            checked_in: AtomicU64::new(one_call::number().unwrap_or(0)),
+        }
     }
 
     fn open(&self) -> io::Result<(&File, Stat)> {
@@ -71,7 +83,17 @@ impl GuardedFile {
         if file_id(&stat) != self.id {
             return Err(Errno::BADF.into());
         }
+        let call = one_call::number().unwrap_or(0);
+        self.checked_in.store(call, Ordering::Relaxed);
         Ok((file, stat))
+    }
+
+    /// The file to read: asked for once in a call.
+    fn open_to_read(&self) -> io::Result<&File> {
+        match (&self.file, one_call::number()) {
+            (Some(file), Some(call)) if self.checked_in.load(Ordering::Relaxed) == call => Ok(file),
+            _ => Ok(self.open()?.0),
+        }
     }
 
     /// [`FileExt::read_exact_at`].
@@ -79,7 +101,7 @@ impl GuardedFile {
     /// # Errors
     /// The file is too short, or the application has closed it.
     pub fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        self.open()?.0.read_exact_at(bytes, at)
+        self.open_to_read()?.read_exact_at(bytes, at)
     }
 
     /// [`FileExt::read_at`].
@@ -87,7 +109,7 @@ impl GuardedFile {
     /// # Errors
     /// It cannot be read, or the application has closed it.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
-        self.open()?.0.read_at(bytes, at)
+        self.open_to_read()?.read_at(bytes, at)
     }
 
     /// [`FileExt::write_all_at`], only over existing bytes.

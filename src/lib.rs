@@ -78,6 +78,7 @@
 //! - `regular_file`: opens files of unknown kinds without waiting or effects.
 //! - `trust`: checks that no untrusted user can write a path.
 //! - `fork_safety`: locks that are free in a forked child.
+//! - `one_call`: asks the system once in a call who the user is and whether descriptors are ours.
 //! - `guarded_file`: files that we keep open, and that an application may close by number.
 //! - `companion`: finds the programs that belong to this library.
 //! - `spawn_detached`: starts a process that is not a child of the application.
@@ -106,6 +107,7 @@ mod hook;
 mod key;
 mod log;
 mod lru;
+mod one_call;
 mod outcome;
 mod parallel_files;
 mod priority;

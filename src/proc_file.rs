@@ -39,6 +39,18 @@ pub fn running_program() -> io::Result<PathBuf> {
 /// # Errors
 /// It cannot be opened or read, or there is no memory for it.
 pub fn read(path: &str) -> io::Result<Vec<u8>> {
+    read_until(path, |_| false)
+}
+
+/// The content of a file that has one line.
+///
+/// # Errors
+/// As for [`read`].
+pub fn read_line(path: &str) -> io::Result<Vec<u8>> {
+    read_until(path, |content| content.ends_with(b"\n"))
+}
+
+fn read_until(path: &str, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, path, flags, Mode::empty()))?;
     let mut content = Vec::new();
@@ -47,7 +59,7 @@ pub fn read(path: &str) -> io::Result<Vec<u8>> {
         let count = retry_on_intr(|| {
             rustix::io::read(&file, rustix::buffer::spare_capacity(&mut content))
         })?;
-        if count == 0 {
+        if count == 0 || is_whole(&content) {
             return Ok(content);
         }
     }
@@ -71,6 +83,11 @@ mod tests {
         assert_eq!(
             running_program().expect("read"),
             std::env::current_exe().expect("known")
+        );
+        let name = "/proc/sys/kernel/random/boot_id";
+        assert_eq!(
+            read_line(name).expect("read"),
+            std::fs::read(name).expect("read")
         );
         let name = "/proc/self/nothing";
         assert_eq!(

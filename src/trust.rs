@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawMode, Stat};
+use rustix::fs::{Access, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 use crate::file_fingerprint::FileId;
@@ -41,6 +41,10 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
     let cannot = |path: &Path, error: io::Error| {
         format!("`{}` cannot be opened: {error}", crate::log::path(path))
     };
+    // One system call: usually the system has no file here.
+    if rustix::fs::access(path, Access::EXISTS) == Err(Errno::NOENT) {
+        return Ok(None);
+    }
     let real = match path.canonicalize() {
         Ok(real) => real,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

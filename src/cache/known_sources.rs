@@ -1,14 +1,17 @@
 //! Remembers the digests of sources, so that the next build of the same source neither scans nor hashes it.
 //!
-//! Only sources that name no header are remembered. Their bytes and options determine the digest, and so do the headers that the
-//! driver includes in every program. Texts are compared byte by byte, and large ones by SHA-256: these are not kept.
+//! The bytes of a source that names no header and its options determine the digest, and so do the headers that the driver includes in
+//! every program. If the only headers are files of the driver's compiler, these are remembered with their states, unless they have just
+//! been changed. Texts are compared byte by byte, and large ones by SHA-256: these are not kept.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fallible;
 use crate::fork_safety::Mutex;
+use crate::key::include::Closure;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::key::source;
 use crate::lru::Lru;
@@ -22,14 +25,32 @@ const MAX_BYTES: usize = 8 << 20;
 /// The length of a text that is kept.
 const MAX_KEPT_BYTES: usize = MAX_BYTES / 2;
 
-/// A source that names no header with these options, except those that are looked for anyway.
+/// A source with these options.
 pub struct KnownSource {
     text: KnownText,
     options: Option<Vec<u8>>,
     /// The headers that the driver includes in every program.
     implicit: &'static [&'static str],
+    /// The header files that were found. None: it names no header.
+    pub headers: Option<KnownHeaders>,
     /// The key's part for this source.
     pub digest: SourceDigest,
+}
+
+/// The header files of a source.
+pub struct KnownHeaders {
+    /// A closure whose states tell whether its files have changed.
+    pub closure: Closure,
+    /// The driver's own directories, in which headers were looked for.
+    pub driver_dirs: Vec<PathBuf>,
+}
+
+impl KnownHeaders {
+    /// The files, if a compiler with these directories of its own would read the same ones.
+    pub fn in_directories(&self, driver_dirs: &[PathBuf]) -> Option<Closure> {
+        let is_same = self.driver_dirs == driver_dirs && self.closure.has_same_states();
+        is_same.then(|| self.closure.clone())
+    }
 }
 
 /// What tells a source from others.
@@ -80,7 +101,9 @@ impl KnownSource {
 
     fn bytes(&self) -> usize {
         let text = self.shared_text().map_or(0, |text| text.len());
-        text + self.options.as_ref().map_or(0, Vec::len)
+        let headers = self.headers.as_ref();
+        let headers = headers.map_or(0, |headers| headers.closure.weight());
+        text + headers + self.options.as_ref().map_or(0, Vec::len)
     }
 }
 
@@ -128,6 +151,7 @@ impl KnownSources {
         options: Option<&[u8]>,
         implicit: &'static [&'static str],
         digest: SourceDigest,
+        headers: Option<KnownHeaders>,
     ) -> Result<(), Bypass> {
         let known = match text.len() > MAX_KEPT_BYTES {
             false => KnownText::Kept(text.clone()),
@@ -138,6 +162,7 @@ impl KnownSources {
             text: known,
             options: options.map(fallible::copy).transpose()?,
             implicit,
+            headers,
             digest,
         };
         let key = text_digest(text, options, implicit);
@@ -168,7 +193,7 @@ mod tests {
     use super::*;
 
     fn remember(sources: &KnownSources, text: &[u8], options: Option<&[u8]>) {
-        let remembered = sources.remember(&text.into(), options, &[], digest(text, true));
+        let remembered = sources.remember(&text.into(), options, &[], digest(text, true), None);
         remembered.expect("memory");
     }
 

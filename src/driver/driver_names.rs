@@ -4,12 +4,20 @@ use std::io;
 use std::path::Path;
 
 use super::identity::FileMemory;
-use super::names::{Names, ScannedLibrary};
+use super::names::{self, Names, ScannedLibrary};
 use crate::fork_safety::Mutex;
 
 /// The names of each list of libraries that was added.
 #[derive(Default)]
-pub struct DriverNames(Mutex<Vec<(Vec<ScannedLibrary>, Names)>>);
+pub struct DriverNames(Mutex<Vec<NamesOfList>>);
+
+/// The names of a list of libraries.
+struct NamesOfList {
+    libraries: Vec<ScannedLibrary>,
+    identity: [u8; 32],
+    /// None until this process asks for a name that no earlier one has asked for.
+    names: Option<Names>,
+}
 
 impl DriverNames {
     /// The names in these libraries.
@@ -35,28 +43,68 @@ impl DriverNames {
         libraries.sort();
         libraries.dedup();
         if !libraries.is_empty() {
-            let names = Names::of(&libraries, memory)?;
-            self.0.lock().push((libraries, names));
+            let identity = names::identity(&libraries);
+            let names = match memory.knows_names(&identity) {
+                true => None,
+                false => Some(Names::of(&libraries, memory)?),
+            };
+            self.0.lock().push(NamesOfList {
+                libraries,
+                identity,
+                names,
+            });
         }
         Ok(())
     }
 
     fn has_library(&self, library: &ScannedLibrary) -> bool {
         let known = self.0.lock();
-        let mut known = known.iter().flat_map(|(libraries, _)| libraries);
+        let mut known = known.iter().flat_map(|list| &list.libraries);
         known.any(|one| one.identity == library.identity)
     }
 
     /// Whether the library at this path is among them.
     pub(super) fn has_path(&self, path: &Path) -> bool {
         let known = self.0.lock();
-        let mut known = known.iter().flat_map(|(libraries, _)| libraries);
+        let mut known = known.iter().flat_map(|list| &list.libraries);
         known.any(|one| one.path == path)
     }
 
-    /// Whether the driver may ask for the name.
-    pub fn has(&self, name: &[u8]) -> bool {
-        self.0.lock().iter_mut().any(|(_, names)| names.has(name))
+    /// Whether the driver may ask for the name. None: [`DriverNames::load`] must be called first.
+    pub fn has(&self, name: &[u8], memory: &dyn FileMemory) -> Option<bool> {
+        for list in self.0.lock().iter_mut() {
+            let identity = &list.identity;
+            let occurs = match &mut list.names {
+                None => Some(memory.occurs(identity, name)?),
+                Some(names) => names.find(name),
+            };
+            if let Some(occurs) = occurs {
+                memory.note_name(identity, name, occurs);
+            }
+            if occurs.unwrap_or(true) {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// Loads all names, so that each one can be asked for.
+    ///
+    /// # Errors
+    /// A library cannot be read for now.
+    pub fn load(&self, memory: &dyn FileMemory) -> io::Result<()> {
+        for index in 0..self.changes() {
+            let libraries = {
+                let list = &self.0.lock()[index];
+                list.names.is_none().then(|| list.libraries.clone())
+            };
+            // Without the lock: the libraries may have to be read.
+            if let Some(libraries) = libraries {
+                let names = Names::of(&libraries, memory)?;
+                self.0.lock()[index].names.get_or_insert(names);
+            }
+        }
+        Ok(())
     }
 
     /// How often libraries were added.

@@ -1,7 +1,7 @@
 //! The surroundings of a call that change what a driver compiles: environment variables, configuration files, and programs that it
 //! runs. An application may change any of them at any time, so they are checked in each call.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -132,6 +132,9 @@ struct Choice<'a> {
     tools: &'a Arc<DriverNames>,
     /// Whether names occur in libraries or tools. Most variables are the same at all moments.
     occurring: RefCell<HashMap<String, bool>>,
+    /// Whether names must be loaded first, see [`DriverNames::has`].
+    is_unknown: Cell<bool>,
+    memory: &'a dyn FileMemory,
 }
 
 impl KnownVariables {
@@ -168,7 +171,7 @@ impl KnownVariables {
     }
 
     /// The variables that are in the key: now, when the driver was opened, and when the process was started.
-    /// None if the driver may read the last, and they cannot be read.
+    /// None if the driver may read the last, and they cannot be read, or if names must be loaded first.
     fn chosen(
         &self,
         opened: &OpeningVariables,
@@ -180,14 +183,14 @@ impl KnownVariables {
         }
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
-        let earlier = known.history.earlier.take();
-        let earlier = earlier.map(|earlier| choice.of(&earlier).ingredients);
+        let earlier = known.history.earlier.as_ref();
+        let earlier = earlier.map(|earlier| choice.of(earlier).ingredients);
         match &known.chosen {
             Some(chosen) if chosen.names == names && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
             _ => {
                 let mut now = choice.of(&known.all);
-                known.history.has_changed |= earlier.is_some_and(|all| all != now.ingredients);
-                now.has_changed = known.history.has_changed;
+                let is_other = earlier.is_some_and(|all| all != now.ingredients);
+                now.has_changed = known.history.has_changed || is_other;
                 let now = Arc::new(now);
                 let at = |variables: &[u8]| match variables == known.all {
                     true => now.clone(),
@@ -197,6 +200,13 @@ impl KnownVariables {
                 let started = match first {
                     Some(first) if choice.reads_first_environment() => at(first),
                     _ => now.clone(),
+                };
+                if choice.is_unknown.get() {
+                    return None;
+                }
+                known.history = History {
+                    earlier: None,
+                    has_changed: now.has_changed,
                 };
                 let tools = choice.tools.clone();
                 known.chosen = Some(Chosen {
@@ -217,7 +227,15 @@ impl Choice<'_> {
     /// Whether a library may read `/proc/self/environ`. It has the variables with which the process was started, whatever the
     /// program has changed since (measured: Intel's libintlc, libtbb and libtbbmalloc look for INTEL_ISA_DISABLE there).
     fn reads_first_environment(&self) -> bool {
-        self.libraries.has(b"environ")
+        self.has(self.libraries, b"environ")
+    }
+
+    /// Whether a name occurs in these libraries.
+    fn has(&self, libraries: &DriverNames, name: &[u8]) -> bool {
+        let occurs = libraries.has(name, self.memory);
+        self.is_unknown
+            .set(self.is_unknown.get() || occurs.is_none());
+        occurs.unwrap_or(true)
     }
 
     /// The part of these variables that is in the key, by name.
@@ -281,7 +299,8 @@ impl Choice<'_> {
             if let Some(occurs) = known.get(name) {
                 return *occurs;
             }
-            let occurs = self.libraries.has(name.as_bytes()) || self.tools.has(name.as_bytes());
+            let mut lists = [self.libraries, &**self.tools].into_iter();
+            let occurs = lists.any(|list| self.has(list, name.as_bytes()));
             known.insert(name.to_owned(), occurs);
             occurs
         };
@@ -381,8 +400,21 @@ impl Driver {
             libraries: self.names(memory)?,
             tools: &tools.names,
             occurring: RefCell::default(),
+            is_unknown: Cell::default(),
+            memory,
         };
-        let [now, opened, started] = self.variables.chosen(&self.opened_in, &choice)?;
+        let mut chosen = self.variables.chosen(&self.opened_in, &choice);
+        if choice.is_unknown.get() {
+            choice.libraries.load(memory).ok()?;
+            choice.tools.load(memory).ok()?;
+            let choice = Choice {
+                occurring: RefCell::default(),
+                is_unknown: Cell::default(),
+                ..choice
+            };
+            chosen = self.variables.chosen(&self.opened_in, &choice);
+        }
+        let [now, opened, started] = chosen?;
         let reads = now.reads.max(opened.reads).max(started.reads);
         let mut ingredients = now.ingredients.clone();
         let changed = differences(&started.ingredients, &ingredients, STARTED);

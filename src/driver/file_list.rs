@@ -125,7 +125,8 @@ impl<'a> ListedFiles<'a> {
         memory: &dyn FileMemory,
     ) -> Result<ListedFiles<'a>, Unidentified> {
         let candidates = Candidates::of(driver, objects);
-        let identity = candidates.search_identity();
+        let identity = candidates.search_identity(memory);
+        memory.begin(&identity);
         let mut taken = Instant::now();
         let (list, watched) = match search_memory::recall(&identity, memory) {
             Some(recalled) => recalled,
@@ -313,7 +314,7 @@ impl<'a> Candidates<'a> {
         libraries.chain(program).flat_map(said_by).collect()
     }
 
-    fn search_identity(&self) -> [u8; 32] {
+    fn search_identity(&self, memory: &dyn FileMemory) -> [u8; 32] {
         let profile = format!(
             "{} {:?}",
             self.driver.profile.family, self.driver.profile.files
@@ -331,7 +332,7 @@ impl<'a> Candidates<'a> {
             list.chain([&b"\n"[..]])
         });
         let texts = [profile.as_bytes(), clang.as_bytes()].into_iter();
-        search_memory::identity(texts.chain(objects).chain(directories))
+        search_memory::identity(texts.chain(objects).chain(directories), memory)
     }
 
     /// The libraries that are the driver's: its own, plug-ins and layers, with all that they need.

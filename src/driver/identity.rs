@@ -22,11 +22,13 @@ use super::files::{FileSearch, FilesByPath, NamedFile, matches};
 use super::key_neutral::is_neutral;
 use super::late::Late;
 use super::loaded::{self, Object};
+use super::look::FactBytes;
 use super::names::ScannedLibrary;
 use super::numbered_names::NumberedNames;
 use super::path_map::PathMap;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, says_what_is_there};
+use super::search_memory;
 use crate::file_fingerprint::{FileFingerprint, FileId};
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
@@ -47,6 +49,38 @@ pub trait FileMemory {
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>>;
     /// Keeps the facts about a list of libraries.
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
+    /// The facts that [`FileMemory::remember_part`] got, in memory. Damage is for the caller to notice.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn part(&self, identity: &[u8; 32]) -> io::Result<Option<FactBytes>> {
+        let file = self.facts(identity)?;
+        file.map(|file| FactBytes::read(&file)).transpose()
+    }
+    /// Keeps facts that follow from this identity, or that have states with them which tell whether they still hold.
+    fn remember_part(&self, identity: &[u8; 32], facts: &[u8]) {
+        self.remember_facts(identity, facts);
+    }
+    /// Begins to read the parts of the snapshot of this search, see [`super::look`].
+    fn begin(&self, _search: &[u8; 32]) {}
+    /// Whether a name occurs in the libraries of this identity, if an earlier process has asked; see [`super::names`].
+    fn occurs(&self, _libraries: &[u8; 32], _name: &[u8]) -> Option<bool> {
+        None
+    }
+    /// Whether an earlier process has asked for names in these libraries.
+    fn knows_names(&self, _libraries: &[u8; 32]) -> bool {
+        false
+    }
+    /// Notes whether a name occurs in these libraries.
+    fn note_name(&self, _libraries: &[u8; 32], _name: &[u8], _occurs: bool) {}
+    /// The state of the file that a path leads to, at any time since this look began; None: there is none.
+    fn state(&self, path: &Path) -> Option<FileFingerprint> {
+        FileFingerprint::at(path)
+    }
+    /// The host and the rights of this process, see [`super::search_memory`].
+    fn reader(&self) -> Vec<u8> {
+        search_memory::reader()
+    }
     /// A file's identity as it is in a key: its content. A build-id would not do: a library that is not loaded yet may be changed in
     /// place and keep it.
     ///
@@ -77,7 +111,7 @@ pub fn list_identity<'a>(wanted: &[u8], libraries: impl Iterator<Item = &'a [u8]
 
 /// How long a look at the driver's files is trusted: a new look costs as much as a key. A hit may thus be served as if it came this
 /// much earlier. Nothing is stored without a new look.
-const HOLDS: Duration = Duration::from_millis(50);
+pub(super) const HOLDS: Duration = Duration::from_millis(50);
 
 /// The driver's part of a key.
 pub type DriverIdentity = Arc<[Ingredient]>;

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::look::FactBytes;
+
 /// The hashes of names in a file of facts: a bit for each value of the lower bits, for each value of the upper bits the number of
 /// hashes before it, then all hashes in order. Numbers are little-endian and have four bytes. The last bit of a hash is not in it, since
 /// DT_GNU_HASH does not have it either.
@@ -10,7 +12,7 @@ use std::ops::Range;
 /// rule out nine of ten at once.
 #[derive(Debug)]
 pub struct ImportedNames {
-    file: Vec<u8>,
+    file: FactBytes,
     /// Where they are in it.
     place: Range<usize>,
 }
@@ -44,11 +46,14 @@ impl ImportedNames {
         }
         file.extend(numbers.flat_map(u32::to_le_bytes));
         let place = 0..file.len();
-        ImportedNames { file, place }
+        ImportedNames {
+            file: file.into(),
+            place,
+        }
     }
 
     /// Those at a place in a file. Any bytes do no harm. The file is kept, since a copy takes as long as all look-ups.
-    pub fn in_file(file: Vec<u8>, place: Range<usize>) -> ImportedNames {
+    pub fn in_file(file: FactBytes, place: Range<usize>) -> ImportedNames {
         ImportedNames { file, place }
     }
 
@@ -102,7 +107,7 @@ mod tests {
         let names = ImportedNames::of(hashes.into_iter());
         let file = [b"before", names.bytes(), b"after"].concat();
         let end = file.len() - b"after".len();
-        let again = ImportedNames::in_file(file, b"before".len()..end);
+        let again = ImportedNames::in_file(file.into(), b"before".len()..end);
         for hash in hashes {
             assert!(again.may_have(hash) && again.may_have(hash ^ 1), "{hash:x}");
         }
@@ -115,12 +120,12 @@ mod tests {
     fn damaged_bytes_have_no_names_or_wrong_ones() {
         let names = ImportedNames::of([0x1234_5678, 0x9abc_def0].into_iter());
         for end in [0, 3, FILTER, FILTER + 4 * BUCKETS, names.bytes().len() - 1] {
-            let cut = ImportedNames::in_file(names.bytes().to_vec(), 0..end);
+            let cut = ImportedNames::in_file(names.bytes().to_vec().into(), 0..end);
             assert!(!cut.may_have(0x9abc_def0));
         }
         let length = FILTER + 4 * BUCKETS;
         for place in [0..length, 0..2 * length, 2 * length..usize::MAX] {
-            let wrong = ImportedNames::in_file(vec![0xff; length], place);
+            let wrong = ImportedNames::in_file(vec![0xff; length].into(), place);
             assert!(!wrong.may_have(0x1234_5678));
         }
     }

@@ -43,8 +43,8 @@ impl Driver {
             .then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
     }
 
-    /// The directories of the libraries that are loaded now. Found again after a library was loaded.
-    fn clang_resources(&self) -> Option<Vec<PathBuf>> {
+    /// The directories of clang's own headers, for the libraries that are loaded now. Found again after a library was loaded.
+    pub fn clang_resources(&self) -> Option<Vec<PathBuf>> {
         let loads = loaded::changes().loads;
         if let Some((_, known)) =
             (self.clang_resources.lock().as_ref()).filter(|(at, _)| *at == loads)
@@ -87,7 +87,9 @@ fn clang_resources(libraries: &[PathBuf]) -> Option<Vec<PathBuf>> {
             continue;
         };
         let lib = beside.parent().unwrap_or(beside).join("lib");
-        for clang in [beside.join("clang"), lib.join("clang")] {
+        let mut places = vec![beside.join("clang"), lib.join("clang")];
+        places.dedup();
+        for clang in places {
             found.extend(children(&clang, &real).map(|version| version.join("include")));
         }
     }

@@ -33,6 +33,7 @@ mod library;
 mod linker_state;
 mod loaded;
 mod loader_tables;
+pub mod look;
 mod mappings;
 mod name_ends;
 mod names;

@@ -176,47 +176,49 @@ impl Names {
         Some(Names::Fresh(NameIndex::read(identity, read)?, bytes))
     }
 
-    /// Whether the name may be asked for. A damaged file has every name.
-    pub fn has(&mut self, name: &[u8]) -> bool {
+    /// Whether the name may be asked for. None if that is unknown, because a file is damaged: it may have every name.
+    pub fn find(&mut self, name: &[u8]) -> Option<bool> {
         // A name that cannot be text in data is recognized by its end: `%` and the like occur only in names of bash's functions.
         let end = name
             .rsplit(|byte| !is_in_a_name(*byte))
             .next()
             .unwrap_or_default();
         if end.len() < MIN_LENGTH {
-            return true;
+            return Some(true);
         }
         let wanted = reversed(end);
         let length = end.len().min(LENGTH);
         match self {
-            Names::All => true,
-            Names::Remembered(index, file, blocks) => {
-                let has = index.has(&wanted, length, |number| {
-                    if !blocks.contains_key(&number) {
-                        if blocks.len() == KEPT_BLOCKS {
-                            blocks.clear();
-                        }
-                        let mut block = Box::new([0; BLOCK]);
-                        let at = index.start + number * BLOCK;
-                        file.read_exact_at(&mut *block, at as u64).ok()?;
-                        index.verify(number, &block)?;
-                        blocks.insert(number, block);
+            Names::All => None,
+            Names::Remembered(index, file, blocks) => index.has(&wanted, length, |number| {
+                if !blocks.contains_key(&number) {
+                    if blocks.len() == KEPT_BLOCKS {
+                        blocks.clear();
                     }
-                    blocks.get(&number).map(|block| &**block)
-                });
-                has.unwrap_or(true)
-            }
-            Names::Fresh(index, bytes) => {
-                let has = index.has(&wanted, length, |number| {
-                    let (block, _) = bytes
-                        .get(index.start + number * BLOCK..)?
-                        .split_first_chunk()?;
-                    index.verify(number, block)?;
-                    Some(block)
-                });
-                has.unwrap_or(true)
-            }
+                    let mut block = Box::new([0; BLOCK]);
+                    let at = index.start + number * BLOCK;
+                    file.read_exact_at(&mut *block, at as u64).ok()?;
+                    index.verify(number, &block)?;
+                    blocks.insert(number, block);
+                }
+                blocks.get(&number).map(|block| &**block)
+            }),
+            Names::Fresh(index, bytes) => index.has(&wanted, length, |number| {
+                let (block, _) = bytes
+                    .get(index.start + number * BLOCK..)?
+                    .split_first_chunk()?;
+                index.verify(number, block)?;
+                Some(block)
+            }),
         }
+    }
+}
+
+#[cfg(test)]
+impl Names {
+    /// Whether the name may be asked for. A damaged file has every name.
+    fn has(&mut self, name: &[u8]) -> bool {
+        self.find(name).unwrap_or(true)
     }
 }
 

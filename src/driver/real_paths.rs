@@ -90,9 +90,13 @@ pub type Mounts = Vec<(PathBuf, MountIdentity)>;
 impl WatchedPaths {
     /// Whether everything is as it was.
     pub fn hold(&self) -> bool {
-        let is_directory = |path: &Path| FileFingerprint::at(path).map(|state| state.file);
-        self.iter()
-            .all(|(path, state)| FileFingerprint::at(path) == *state)
+        self.hold_by(FileFingerprint::at)
+    }
+
+    /// The same with a function that tells states.
+    pub fn hold_by(&self, state_of: impl Fn(&Path) -> Option<FileFingerprint>) -> bool {
+        let is_directory = |path: &Path| state_of(path).map(|state| state.file);
+        self.iter().all(|(path, state)| state_of(path) == *state)
             && (self.links.iter())
                 .all(|(path, target)| std::fs::read_link(path).is_ok_and(|now| now == *target))
             && (self.directories.iter()).all(|(path, known)| is_directory(path) == *known)

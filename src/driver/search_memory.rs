@@ -7,7 +7,6 @@
 //! A result is kept only if every later change shows in the states (see `file_fingerprint`), and only if nothing was denied to this
 //! process. It is for processes with the same rights: others find other files.
 
-use std::io::Read;
 use std::path::PathBuf;
 
 use rustix::thread::CapabilitySet;
@@ -19,30 +18,38 @@ use super::real_paths::{Mounts, RealPaths, WatchedPaths};
 use crate::file_fingerprint::MountIdentity;
 use crate::framing;
 use crate::key::ingredients::VERSION;
+use crate::one_call;
 use crate::proc_file;
 
 const MAGIC: &[u8] = b"oclcsrch7";
-/// A driver has some dozens of files.
-const MAX_BYTES: u64 = 4 << 20;
 
 /// The identity of a search: of everything outside the file system that its result depends on.
 ///
 /// Hosts that share a cache directory have files of their own, so the name of the host is part of it.
-pub fn identity<'a>(inputs: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
-    let host = rustix::system::uname();
+pub fn identity<'a>(inputs: impl Iterator<Item = &'a [u8]>, memory: &dyn FileMemory) -> [u8; 32] {
     let mut wanted = MAGIC.to_vec();
     wanted.extend(VERSION.to_le_bytes());
     wanted.extend(env!("CARGO_PKG_VERSION").as_bytes());
     wanted.push(0);
-    wanted.extend(host.nodename().to_bytes_with_nul());
-    wanted.extend(rights());
+    wanted.extend(memory.reader());
     list_identity(&wanted, inputs)
 }
+
+/// The name of the host, and what this process may read there.
+pub fn reader() -> Vec<u8> {
+    let host = rustix::system::uname();
+    [host.nodename().to_bytes_with_nul(), &rights()].concat()
+}
+
+/// The name space of users that the kernel begins with. Its number is the kernel's USER_NS_INIT_INO, which no other one gets.
+const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
+/// The map of users, and that of groups, in that name space (user_namespaces(7)).
+const MAP_OF_ALL: &[u8] = b"         0          0 4294967295\n";
 
 /// What this process may read: a file that it cannot open is as absent for the driver.
 fn rights() -> Vec<u8> {
     let ids = [
-        rustix::process::geteuid().as_raw(),
+        one_call::effective_user(),
         rustix::process::getegid().as_raw(),
     ];
     let groups = rustix::process::getgroups().unwrap_or_default();
@@ -57,9 +64,15 @@ fn rights() -> Vec<u8> {
         .flat_map(u32::to_le_bytes)
         .collect();
     rights.extend(capabilities.bits().to_le_bytes());
-    // Root of a name space of users has no rights to files of users outside.
+    // Root of a name space of users has no rights to files of users outside. In the first one, the maps are always the same.
+    let namespace = std::fs::read_link("/proc/self/ns/user");
+    let is_in_first_user_namespace =
+        namespace.is_ok_and(|name| name.as_os_str() == FIRST_USER_NAMESPACE);
     for map in ["/proc/self/uid_map", "/proc/self/gid_map"] {
-        rights.extend(proc_file::read(map).unwrap_or_default());
+        match is_in_first_user_namespace {
+            true => rights.extend(MAP_OF_ALL),
+            false => rights.extend(proc_file::read(map).unwrap_or_default()),
+        }
         rights.push(0);
     }
     rights
@@ -70,15 +83,29 @@ pub fn recall<T: DeserializeOwned>(
     identity: &[u8; 32],
     memory: &dyn FileMemory,
 ) -> Option<(T, WatchedPaths)> {
-    let file = memory.facts(identity).ok()??;
-    let size = file.metadata().ok()?.len().min(MAX_BYTES);
-    let mut bytes = Vec::with_capacity(size as usize + 1);
-    file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    let part = memory.part(identity).ok()??;
+    if let Some(holding) = decode(&part, identity, memory) {
+        return Some(holding);
+    }
+    // A snapshot may have an older one (see `look`).
+    let newer = memory.part(identity).ok()??;
+    match *newer == *part {
+        true => None,
+        false => decode(&newer, identity, memory),
+    }
+}
+
+fn decode<T: DeserializeOwned>(
+    bytes: &[u8],
+    identity: &[u8; 32],
+    memory: &dyn FileMemory,
+) -> Option<(T, WatchedPaths)> {
     let (of, mounts, watched, found): ([u8; 32], Mounts, WatchedPaths, T) =
-        framing::decode(MAGIC, &bytes)?;
+        framing::decode(MAGIC, bytes)?;
     let lasts =
         |(path, mount): &(PathBuf, MountIdentity)| MountIdentity::at(path).as_ref() == Some(mount);
-    let holds = of == *identity && mounts.iter().all(lasts) && watched.hold();
+    let holds =
+        of == *identity && mounts.iter().all(lasts) && watched.hold_by(|path| memory.state(path));
     holds.then_some((found, watched))
 }
 
@@ -97,7 +124,7 @@ pub fn remember<T: Serialize>(
         && let (_, Some(mounts)) = watched.validity()
         && let Ok(bytes) = framing::encode(MAGIC, &(identity, mounts, &watched, found))
     {
-        memory.remember_facts(identity, &bytes);
+        memory.remember_part(identity, &bytes);
     }
     watched
 }
@@ -115,7 +142,7 @@ mod tests {
     fn a_result_is_recalled_until_something_changes_that_was_looked_at() {
         let memory = TestMemory::new();
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let (wanted, other) = (identity([&b"one"[..]].into_iter()), [7; 32]);
+        let (wanted, other) = (identity([&b"one"[..]].into_iter(), &memory), [7; 32]);
         let settled = Path::new("/proc/self/exe").canonicalize().expect("a path");
         let look = |path: &Path| {
             let real = RealPaths::default();
@@ -142,6 +169,17 @@ mod tests {
     }
 
     #[test]
+    fn the_first_name_space_of_users_has_the_maps_that_are_taken_for_its() {
+        let namespace = std::fs::read_link("/proc/self/ns/user").expect("a name");
+        if namespace.as_os_str() == FIRST_USER_NAMESPACE {
+            for map in ["/proc/self/uid_map", "/proc/self/gid_map"] {
+                assert_eq!(proc_file::read(map).expect("read"), MAP_OF_ALL, "{map}");
+            }
+        }
+        assert!(rights().ends_with(b"\0"));
+    }
+
+    #[test]
     fn what_was_denied_to_one_process_is_not_kept_and_others_have_searches_of_their_own() {
         let memory = TestMemory::new();
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -151,7 +189,7 @@ mod tests {
             let real = RealPaths::default();
             real.watch(Path::new("/"));
             real.watch_place(path);
-            let wanted = identity([].into_iter());
+            let wanted = identity([].into_iter(), &memory);
             remember(&wanted, &(), real, &memory);
             (wanted, recall::<()>(&wanted, &memory).is_some())
         };
@@ -161,7 +199,7 @@ mod tests {
         let (same, is_kept) = without_rights(|| search(Path::new("/nothing")));
         assert!(is_kept && same == wanted);
         let may_read_all = std::fs::read_dir(directory.path()).is_ok();
-        let own = identity([].into_iter());
+        let own = identity([].into_iter(), &memory);
         assert_eq!(own != wanted, may_read_all);
         assert_eq!(recall::<()>(&own, &memory).is_none(), may_read_all);
     }

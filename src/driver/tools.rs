@@ -150,7 +150,7 @@ impl FoundTools {
             .chain(variables.iter().map(OsString::as_os_str))
             .chain(tools.iter().map(OsStr::new))
             .chain(compilers.iter().map(|path| path.as_os_str()));
-        let identity = search_memory::identity(inputs.map(OsStr::as_bytes));
+        let identity = search_memory::identity(inputs.map(OsStr::as_bytes), memory);
         let list = variable("LD_PRELOAD");
         if list.is_empty()
             && let Some((found, watched)) = search_memory::recall::<FoundTools>(&identity, memory)

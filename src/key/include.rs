@@ -27,6 +27,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::ingredients::{Ingredient, Kind};
 use super::macros::MAX_NAME_BYTES;
@@ -34,7 +37,8 @@ use super::options::Options;
 use super::source::{self, Operand, Texts};
 use super::work::Work;
 use crate::fallible::{copy, push};
-use crate::file_fingerprint::{FileFingerprint, FileId};
+use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
+use crate::filesystem::ChangeTime;
 use crate::outcome::Bypass;
 use computed::ComputedName;
 use place::{FileNumbers, PlaceContent, look};
@@ -71,9 +75,11 @@ pub struct Inputs<'a> {
 }
 
 /// All files that the compiler could read, and all places where it could find others.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Closure {
     places: Vec<Place>,
+    /// The directories in which headers were looked for. None of them is a file.
+    bases: Vec<PathBuf>,
     /// The working directory at that time.
     working_directory: PathBuf,
 }
@@ -94,11 +100,13 @@ pub struct FoundFile<'a> {
     pub in_same_directory: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Place {
     name: Vec<u8>,
     path: PathBuf,
     found: PlaceContent,
+    /// The directory of a file.
+    directory: Option<FileId>,
     /// The earlier place that is the same file in the same directory: compilers skip a directory that they have searched, also
     /// under another name.
     again: Option<usize>,
@@ -190,6 +198,51 @@ impl Closure {
             ) => one == other && first == second,
             _ => before == now,
         })
+    }
+
+    /// Whether its files had been left alone for so long that each later change shows in their states. A closure of many places is
+    /// none: to look at these again costs as much as to follow it.
+    ///
+    /// `begun`: a time before they were looked at.
+    pub fn is_settled(&self, begun: SystemTime) -> bool {
+        const MAX_PLACES_AGAIN: usize = 64;
+        let now = begun.duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.as_secs() as i64);
+        let is_settled = |place: &Place| match &place.found {
+            PlaceContent::File { stamp, .. } => {
+                stamp.validity_at(now, ChangeTime::Foreign) > Validity::Moment
+            }
+            _ => true,
+        };
+        self.places.len() <= MAX_PLACES_AGAIN && self.places.iter().all(is_settled)
+    }
+
+    /// How many bytes it takes in memory, roughly.
+    pub fn weight(&self) -> usize {
+        let place = |place: &Place| {
+            let texts = place.name.len() + place.path.as_os_str().len();
+            size_of::<Place>() + texts
+        };
+        self.places.iter().map(place).sum()
+    }
+
+    /// Whether what a settled closure has is still there, by the states of its files. They are not read.
+    pub fn has_same_states(&self) -> bool {
+        let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|base| !base.is_dir());
+        let is_same = |place: &Place| match &place.found {
+            PlaceContent::File { stamp, .. } => {
+                let directory = place.path.parent().unwrap_or(Path::new("/"));
+                FileFingerprint::at(&place.path) == Some(*stamp)
+                    && FileFingerprint::at(directory).map(|state| state.file) == place.directory
+                    // This process may have fewer rights by now.
+                    && accessat(CWD, &place.path, Access::READ_OK, AtFlags::EACCESS).is_ok()
+            }
+            _ => look(&place.path, &mut 0, |_| None).is_ok_and(|(now, _)| now == place.found),
+        };
+        self.places.is_empty()
+            || std::env::current_dir().is_ok_and(|now| now == self.working_directory)
+                && !self.bases.iter().any(is_file)
+                && self.places.iter().all(is_same)
     }
 
     fn holds(&self, same: impl Fn(&PlaceContent, &PlaceContent) -> bool) -> bool {
@@ -356,6 +409,7 @@ impl<'a> Walk<'a> {
             below: below.filter(|below| seen.insert(*below)).collect(),
             closure: Closure {
                 places: Vec::new(),
+                bases: Vec::new(),
                 working_directory: inputs.working_directory.to_owned(),
             },
             texts: Texts::new(work.clone()),
@@ -438,17 +492,17 @@ impl<'a> Walk<'a> {
 
     /// A file in place of a directory may be a header map, which names files elsewhere (clang's HeaderMap; measured on PoCL,
     /// Intel's CPU runtime and rusticl).
-    fn check_directories(&self) -> Result<(), Bypass> {
-        let is_file = |base: &Base| {
-            let path = self.closure.working_directory.join(&base.path);
-            std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir())
-        };
+    fn check_directories(&mut self) -> Result<(), Bypass> {
         let spent = self.work.spend(STEPS_OF_PLACE * self.bases.len());
         spent.map_err(|_| Bypass::TooManyHeaders)?;
-        match self.bases.iter().any(is_file) {
-            true => Err(Bypass::ReadsFile),
-            false => Ok(()),
+        for base in &self.bases {
+            let path = self.closure.working_directory.join(&base.path);
+            if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_dir()) {
+                return Err(Bypass::ReadsFile);
+            }
+            push(&mut self.closure.bases, path)?;
         }
+        Ok(())
     }
 
     /// Looks at a place.
@@ -485,11 +539,12 @@ impl<'a> Walk<'a> {
         };
         let (found, text) = look(&path, &mut self.room, known)?;
         let found = found.known_from(index, &mut self.files);
-        let mut again = None;
+        let (mut again, mut of_file) = (None, None);
         if let PlaceContent::File { stamp, same_as, .. } = &found {
             let directory = path.parent().unwrap_or(Path::new("/"));
             let directory = std::fs::metadata(directory).map_err(|_| Bypass::ReadsFile)?;
             let directory = (directory.dev(), directory.ino());
+            of_file = Some(directory);
             let first = *self.read.entry((stamp.file, directory)).or_insert(index);
             again = (first != index).then_some(first);
             if again.is_none() {
@@ -505,6 +560,7 @@ impl<'a> Walk<'a> {
             name: place.name,
             path,
             found,
+            directory: of_file,
             again,
         };
         push(&mut self.closure.places, place)

@@ -1,5 +1,6 @@
 //! One directory of the cache, held open. All access is to names in it, which have no slash, and follows no link.
 
+mod facts;
 mod memory;
 mod write;
 
@@ -7,16 +8,21 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{ABS, CWD, FileType, Mode, OFlags, RawMode, Stat, Timespec, fstat};
+use rustix::fs::{ABS, CWD, Mode, OFlags, RawMode, Stat, Timespec, fstat};
 use rustix::io::{Errno, retry_on_intr};
+
+pub use facts::FileFacts;
+use facts::milliseconds;
 
 use super::StoreError;
 use super::disk::{Disk, SystemDisk};
 use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
 use crate::filesystem::FileSystem;
 use crate::guarded_file::file_id;
+use crate::one_call;
 use crate::trust;
 
 /// The names of unfinished files begin with this.
@@ -53,55 +59,20 @@ pub struct Directory {
     fd: OwnedFd,
     /// Identifies the directory.
     id: FileId,
+    /// The call of the application in which the descriptor was found to be that of the directory; see `one_call`.
+    checked_in: AtomicU64,
+    /// When it was last modified before it was opened, in milliseconds since 1970.
+    opened_modified_ms: u64,
     path: PathBuf,
     /// The file system counts links: a removed directory has none.
     has_links: bool,
     /// The mode of what is created in it.
     mode: RawMode,
     is_writable: bool,
+    /// It is known to be on a file system in memory.
+    is_in_memory: bool,
     /// The users who may own it and its contents, beside the effective user.
     others: Arc<[u32]>,
-}
-
-/// What is known of a regular file without reading it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileFacts {
-    /// Its length, in bytes.
-    pub size: u64,
-    /// Its size on the disk, in bytes: its blocks.
-    pub allocated: u64,
-    /// When it was last modified, in milliseconds since 1970. The time of an entry is that of its last use, or nearly.
-    pub modified_ms: u64,
-    /// Which file it is, on its file system.
-    pub inode: u64,
-    /// Whether its owner may write it.
-    pub is_writable: bool,
-}
-
-impl FileFacts {
-    /// The size on the disk. File systems may say 0 for new files, until they have chosen blocks.
-    pub fn taken(&self) -> u64 {
-        self.allocated.max(self.size)
-    }
-
-    fn of(stat: &Stat) -> Option<FileFacts> {
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return None;
-        }
-        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-        Some(FileFacts {
-            size: u64::try_from(stat.st_size).ok()?,
-            allocated: blocks.saturating_mul(512),
-            modified_ms: milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
-            inode: stat.st_ino,
-            is_writable: stat.st_mode & 0o200 != 0,
-        })
-    }
-}
-
-fn milliseconds(seconds: i64, nanoseconds: i64) -> u64 {
-    let whole = seconds.saturating_mul(1000);
-    u64::try_from(whole.saturating_add(nanoseconds / 1_000_000)).unwrap_or(0)
 }
 
 impl Directory {
@@ -233,6 +204,17 @@ impl Directory {
     ) -> Result<Directory, StoreError> {
         let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
         let stat = stat.map_err(|error| failed("examine", &path, error))?;
+        Directory::with_state(disk, fd, &stat, path, others, mode)
+    }
+
+    fn with_state(
+        disk: Arc<dyn Disk>,
+        fd: OwnedFd,
+        stat: &Stat,
+        path: PathBuf,
+        others: Arc<[u32]>,
+        mode: RawMode,
+    ) -> Result<Directory, StoreError> {
         let refusal = if !is_owner(stat.st_uid, &others) {
             "it belongs to another user"
         } else if stat.st_mode & 0o022 != 0 {
@@ -240,12 +222,15 @@ impl Directory {
         } else {
             return Ok(Directory {
                 disk,
-                id: file_id(&stat),
+                id: file_id(stat),
+                checked_in: AtomicU64::new(one_call::number().unwrap_or(0)),
+                opened_modified_ms: milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
                 has_links: stat.st_nlink > 0,
                 fd,
                 path,
                 mode,
                 is_writable: stat.st_mode & 0o200 != 0,
+                is_in_memory: false,
                 others,
             });
         };
@@ -260,8 +245,20 @@ impl Directory {
     /// The descriptor; an invalid one if an application has closed it, since the number may be that of another directory now.
     fn fd(&self) -> BorrowedFd<'_> {
         match fstat(&self.fd) {
-            Ok(stat) if file_id(&stat) == self.id => self.fd.as_fd(),
+            Ok(stat) if file_id(&stat) == self.id => {
+                let call = one_call::number().unwrap_or(0);
+                self.checked_in.store(call, Ordering::Relaxed);
+                self.fd.as_fd()
+            }
             _ => ABS,
+        }
+    }
+
+    /// The same to read: asked once in a call.
+    fn fd_to_read(&self) -> BorrowedFd<'_> {
+        match one_call::number() {
+            Some(call) if self.checked_in.load(Ordering::Relaxed) == call => self.fd.as_fd(),
+            _ => self.fd(),
         }
     }
 
@@ -279,7 +276,12 @@ impl Directory {
     /// `mode` is that of a new file, before the mode of the directory and the umask are applied.
     fn open_with_mode(&self, name: &str, flags: OFlags, mode: RawMode) -> Result<OwnedFd, Errno> {
         let mode = Mode::from_raw_mode(self.mode & mode);
-        retry_on_intr(|| self.disk.open(self.fd(), name.as_ref(), flags, mode))
+        let writes = OFlags::WRONLY | OFlags::RDWR | OFlags::CREATE;
+        let directory = || match flags.intersects(writes) {
+            true => self.fd(),
+            false => self.fd_to_read(),
+        };
+        retry_on_intr(|| self.disk.open(directory(), name.as_ref(), flags, mode))
     }
 
     fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat, Errno> {
@@ -287,7 +289,7 @@ impl Directory {
     }
 
     fn stat(&self, name: &str) -> Result<Stat, Errno> {
-        retry_on_intr(|| self.disk.stat(self.fd(), name.as_ref()))
+        retry_on_intr(|| self.disk.stat(self.fd_to_read(), name.as_ref()))
     }
 
     /// Refuses changes in a directory that its owner has made read-only, also those that the system allows the owner of a file, and
@@ -314,6 +316,11 @@ impl Directory {
     /// The file system of the directory.
     pub fn file_system(&self) -> FileSystem {
         FileSystem::of(&self.fd)
+    }
+
+    /// Whether it is on a file system in memory: writing waits for no disk and no server.
+    pub fn is_in_memory(&self) -> bool {
+        self.is_in_memory || self.file_system().is_in_memory()
     }
 
     /// A short path of what has this name here, also if the path of the directory is long; None if the descriptor is lost.
@@ -362,6 +369,8 @@ impl Directory {
             }
             match self.disk.read(fd.as_fd(), &mut bytes) {
                 Ok(0) => return Ok(Some((bytes, facts))),
+                // The buffer had room for more, so this is the end.
+                Ok(_) if bytes.len() as u64 == facts.size => return Ok(Some((bytes, facts))),
                 Ok(_) | Err(Errno::INTR) => {}
                 // Removed on a network file system while it was read.
                 Err(Errno::STALE) => return Ok(None),
@@ -438,8 +447,12 @@ impl Directory {
 
     /// Device and inode.
     pub fn identity(&self) -> Option<(u64, u64)> {
-        let stat = self.stat_of(self.fd()).ok()?;
-        Some((stat.st_dev, stat.st_ino))
+        (self.fd_to_read().as_raw_fd() >= 0).then_some(self.id)
+    }
+
+    /// When it was last modified before it was opened, in milliseconds since 1970.
+    pub fn opened_modified_ms(&self) -> u64 {
+        self.opened_modified_ms
     }
 
     /// Whether an open file has this name.
@@ -589,9 +602,9 @@ fn unfit(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// The effective user is asked for each time, because a program may drop its privileges.
+/// The effective user is asked for in each call, because a program may drop its privileges.
 fn is_owner(user: u32, others: &[u32]) -> bool {
-    user == rustix::process::geteuid().as_raw() || others.contains(&user)
+    user == one_call::effective_user() || others.contains(&user)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

@@ -36,10 +36,9 @@ const OPENED: Duration = Duration::from_secs(86400);
 
 impl Store {
     /// Notes that this format is in use (see `gc`).
-    pub(super) fn opened(cache: &Directory) {
+    pub(super) fn opened(cache: &Directory, root: &Directory) {
         let now = cache.now_ms();
-        let noted = cache.modified_ms(VERSION_DIRECTORY);
-        if noted.is_none_or(|noted| is_past(noted, OPENED, now)) {
+        if is_past(root.opened_modified_ms(), OPENED, now) {
             let _ = cache.set_modified(VERSION_DIRECTORY, now);
         }
     }

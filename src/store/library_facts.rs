@@ -15,6 +15,8 @@ pub(super) const DIRECTORY: &str = "names";
 /// share a directory. New files replace those of former drivers.
 const MAX_FILES: usize = 1024;
 const MAX_BYTES: u64 = 256 << 20;
+/// A file that is read at once has some 150 kB.
+const MAX_READ_BYTES: u64 = 4 << 20;
 
 /// The file of this identity; None: there is none.
 ///
@@ -27,6 +29,17 @@ pub fn open(store: &Store, identity: &[u8; 32]) -> io::Result<Option<File>> {
     match directory.open_to_read(&name(identity)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
+    }
+}
+
+/// The content of the file of this identity; None: there is none.
+///
+/// # Errors
+/// It cannot be read, or is too large.
+pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
+    match store.facts_directory()? {
+        None => Ok(None),
+        Some(directory) => directory.read(&name(identity), MAX_READ_BYTES),
     }
 }
 

@@ -26,7 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::directory::Directory;
@@ -35,6 +34,7 @@ use super::lock::Locks;
 use super::stats::Statistics;
 use super::{LOCKS, Store, TEMPORARY, VERSION_DIRECTORY, uses};
 use crate::key::ingredients::{hex, sha256};
+use crate::one_call;
 
 /// The file that has the random number.
 pub(super) const NAME: &str = "live";
@@ -49,14 +49,14 @@ const ABANDONED: Duration = Duration::from_secs(86400);
 
 /// The directories that may be on a file system in memory, the preferred one first.
 pub fn places() -> Vec<PathBuf> {
-    let user = geteuid().as_raw();
+    let user = one_call::effective_user();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.unwrap_or_else(|| format!("/run/user/{user}").into());
     vec!["/dev/shm".into(), runtime]
 }
 
 fn prefix() -> String {
-    format!("oclcache-{}-", geteuid().as_raw())
+    format!("oclcache-{}-", one_call::effective_user())
 }
 
 /// An open live directory.

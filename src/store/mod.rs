@@ -177,7 +177,7 @@ impl Store {
 
     fn open_in(cache: Directory, limits: Limits) -> Result<Store, StoreError> {
         let root = cache.create(VERSION_DIRECTORY)?;
-        Store::opened(&cache);
+        Store::opened(&cache, &root);
         Ok(Store::of(root, Some(limits)))
     }
 

@@ -13,8 +13,9 @@
 //! Lost are, besides: what was in the live directory when the system restarted; events of a process that ended while its file could
 //! not be written; and events after somebody has removed the file.
 
-use std::io;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::{io, ptr};
 
 use once_cell::race::OnceBox;
 use rustix::time::{ClockId, clock_gettime};
@@ -42,6 +43,9 @@ pub struct Recorder {
     // the two is dropped unused.
     process: OnceBox<Process>,
 }
+
+/// Labels and events.
+type FirstEvents<'a> = (Labels<'a>, &'a [CounterEvent]);
 
 struct Process {
     /// Identifies the process: a child inherits that of its parent.
@@ -84,7 +88,7 @@ impl Recorder {
 
     /// Creates the file now, so that `oclcache run` can see that this process loaded the library.
     pub fn announce(&self) {
-        if let Some((counters, directory)) = self.counters() {
+        if let Some((counters, directory, _)) = self.counters(None) {
             counters.write_changed(directory);
         }
     }
@@ -92,8 +96,10 @@ impl Recorder {
     /// Adds to the counters of a driver and device. Does not wait for other threads. A failure to write is ignored: the next event
     /// writes again.
     pub fn record(&self, place: Labels<'_>, events: &[CounterEvent]) {
-        if let Some((counters, directory)) = self.counters() {
-            counters.add(&self.program, place, events);
+        if let Some((counters, directory, is_counted)) = self.counters(Some((place, events))) {
+            if !is_counted {
+                counters.add(&self.program, place, events);
+            }
             if !counters.waits || !events.iter().any(CounterEvent::is_hit) {
                 counters.write_changed(directory);
             }
@@ -121,14 +127,23 @@ impl Recorder {
         }
     }
 
-    /// The counters of the process that is running, and the directory of their file.
-    fn counters(&self) -> Option<(&Counters, &Directory)> {
+    /// The counters of the process that is running, the directory of their file, and whether these events, if they are the first ones,
+    /// have been counted: then the file is written once.
+    fn counters(&self, first: Option<FirstEvents>) -> Option<(&Counters, &Directory, bool)> {
         let generation = generation();
         let mut place = &self.process;
         loop {
-            let process = place.get_or_init(|| Box::new(Process::new(generation, self)));
+            let made = Cell::new(ptr::null());
+            let process = place.get_or_init(|| {
+                let process = Box::new(Process::new(generation, self, first));
+                made.set(ptr::from_ref(&*process));
+                process
+            });
             if process.generation == generation {
-                return self.written(process);
+                let (counters, directory) = self.written(process)?;
+                // If another thread was faster, what this one has made is dropped.
+                let is_counted = first.is_some() && ptr::eq(process, made.get());
+                return Some((counters, directory, is_counted));
             }
             place = &process.forked;
         }
@@ -154,15 +169,20 @@ impl Recorder {
 }
 
 impl Process {
-    fn new(generation: u64, recorder: &Recorder) -> Process {
+    fn new(generation: u64, recorder: &Recorder, first: Option<FirstEvents>) -> Process {
         let mut directories = recorder.directories().enumerate();
         let found = directories.find_map(|(index, directory)| {
             let is_of_run = index == 0 && recorder.run.is_some();
-            let waits = !is_of_run && !directory.file_system().is_in_memory();
-            let counters = Counters::read(directory, waits)
-                .and_then(|counters| match counters.waits {
-                    true => Ok(counters),
-                    false => counters.begin(directory),
+            let waits = !is_of_run && !directory.is_in_memory();
+            let counters = Counters::open(directory, waits)
+                .and_then(|counters| {
+                    if let Some((place, events)) = first {
+                        counters.add(&recorder.program, place, events);
+                    }
+                    match counters.waits {
+                        true => Ok(counters),
+                        false => counters.begin(directory),
+                    }
                 })
                 .inspect_err(
                     |error| tracing::debug!(%error, "the file of counters cannot be used"),
@@ -183,9 +203,24 @@ impl Process {
 impl Counters {
     /// The counters of this process in a directory. What the process counted before it executed another program is in the file of
     /// the same name.
-    fn read(directory: &Directory, waits: bool) -> io::Result<Counters> {
+    fn open(directory: &Directory, waits: bool) -> io::Result<Counters> {
         let name = own_name();
-        let before = directory.read(&name, MAX_FILE_BYTES)?.unwrap_or_default();
+        let file = OnceBox::new();
+        let before = match waits {
+            true => directory.read(&name, MAX_FILE_BYTES)?.unwrap_or_default(),
+            false => {
+                let (opened, length) = directory.open_or_create_guarded(&name)?;
+                let mut before = vec![0; length.min(MAX_FILE_BYTES) as usize];
+                if length > 0 {
+                    opened.read_exact_at(&mut before, 0)?;
+                }
+                let _ = file.set(Box::new(Ok(opened)));
+                before
+            }
+        };
+        if before.len() as u64 == MAX_FILE_BYTES {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         if !is_our_start(&before[..before.len().min(MAGIC.len())]) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -197,7 +232,7 @@ impl Counters {
         words.resize(WORDS, 0);
         Ok(Counters {
             name,
-            file: OnceBox::new(),
+            file,
             waits,
             words: words.into_iter().map(AtomicU64::new).collect(),
             changed: AtomicU32::new(WHOLE),

@@ -57,8 +57,8 @@ impl Uses {
     /// The notes in a live directory, or in memory if there is none.
     pub fn open(live: Option<&Directory>) -> Uses {
         let opened = live.and_then(|live| {
-            let file = GuardedFile::new(live.open_or_create_file(NAME).ok()?).ok()?;
-            if file.length().ok()? != LENGTH {
+            let (file, length) = live.open_or_create_guarded(NAME).ok()?;
+            if length != LENGTH {
                 file.resize(LENGTH).ok()?;
             }
             Some(file)

@@ -75,12 +75,13 @@ fn builds(sandbox: &Sandbox, way: Way, more: &[&str]) -> Vec<Vec<Call>> {
     parts.map(calls).collect()
 }
 
-/// Calls beside one for each file and directory that is looked at, in a first hit. The most were 241, on PoCL; 80 are wanted.
-const MOST_OF_FIRST: usize = 244;
-/// The same in a later hit. The most were 9.
+/// Calls beside one for each file and directory that is looked at, in a first hit. They were 247 on PoCL before there was a snapshot.
+/// Measured: 97 to 100 on PoCL, 101 on Intel's CPU runtime, 104 to 107 on rusticl, 93 on Intel's GPU driver; 80 are wanted.
+const MOST_OF_FIRST: usize = 112;
+/// The same in a later hit. Measured: 7 to 10, and 11 on PoCL where a build without optimization looks for the programs again.
 const MOST_OF_LATER: usize = 12;
-/// On rusticl each hit reads a header of clang's: 19 calls.
-const MOST_OF_LATER_ON_RUSTICL: usize = 22;
+/// On rusticl the states of clang's header and of the places where it could be are asked for.
+const MOST_OF_LATER_ON_RUSTICL: usize = 14;
 
 #[test]
 fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {

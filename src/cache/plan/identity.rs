@@ -6,6 +6,7 @@ use super::CallInputs;
 use crate::cache::Cache;
 use crate::driver::environment::Reads;
 use crate::driver::loaded_changes;
+use crate::driver::look::Look;
 use crate::key::include::Closure;
 use crate::key::ingredients::Ingredient;
 use crate::outcome::Bypass;
@@ -37,17 +38,19 @@ impl Cache {
             .device_identities(&inputs.devices)
             .ok_or(Bypass::UnidentifiedDevice)?;
         let loads = loaded_changes().loads;
-        let files = driver.identity(self).ok_or(Bypass::UnidentifiedDriver)?;
+        let look = Look::new(self);
+        let files = driver.identity(&look).ok_or(Bypass::UnidentifiedDriver)?;
         // Before there is a P', which lives by it.
         self.behavior(driver);
         let is_il = matches!(inputs.base, Base::Il(..));
         let surroundings = driver
-            .surroundings(is_il, self)
+            .surroundings(is_il, &look)
             .ok_or(Bypass::UnidentifiedDriver)?;
         if surroundings.has_changed {
             return Err(Bypass::ChangedVariables);
         }
-        let bindings = driver.bindings(self)?;
+        let bindings = driver.bindings(&look)?;
+        look.keep();
         self.remember_digests();
         let reads_unknown = match surroundings.reads {
             Reads::Nothing => false,

@@ -1,9 +1,13 @@
 //! The texts of a call: its options, and for a source its bytes and the header files that it includes.
 
+use std::path::{Component, Path};
+use std::time::SystemTime;
+
 use super::CallInputs;
 use crate::cache::Cache;
 use crate::cache::headers::{source_independent_closure, texts};
-use crate::cache::known_sources::{self, SourceDigest};
+use crate::cache::known_sources::{self, KnownHeaders, KnownSource, SourceDigest};
+use crate::driver::Driver;
 use crate::key::include::Closure;
 use crate::key::options::{self, Options};
 use crate::key::source::{before_digits, is_spelled_by_environment};
@@ -73,26 +77,62 @@ impl Cache {
         if headers.is_empty()
             && let Some(known) = self.sources.find(text, written, implicit)
             && (may_omit || known.digest.is_of_all())
-            && let Some(closure) = source_independent_closure(driver, options)
+            && let Some(closure) = closure_of(&known, driver, options)
         {
             if let Some(shared) = known.shared_text() {
                 *text = shared.clone();
             }
             return Ok((closure, known.digest));
         }
+        let (begun, driver_dirs) = (SystemTime::now(), driver.include_dirs());
         let followed = texts(driver, text, headers, options)?;
         let has_debug = options.is_some_and(|options| options.debug);
         let omits = may_omit && !followed.spells_random_name && !has_debug;
         let digest = known_sources::digest(text, omits);
         let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
+        if !headers.is_empty() {
+            return Ok((followed.closure, digest));
+        }
         // Where a file was found, the other closure is not asked for: it has none.
-        if headers.is_empty()
-            && followed.closure.files().next().is_none()
-            && source_independent_closure(driver, options).is_some_and(names_no_header)
+        if followed.closure.files().next().is_none() {
+            if source_independent_closure(driver, options).is_some_and(names_no_header) {
+                self.sources
+                    .remember(text, written, implicit, digest, None)?;
+            }
+        } else if let Some(driver_dirs) = driver_dirs
+            && followed.closure.is_settled(begun)
+            && has_only_compiler_headers(&followed.closure, driver)
+            // Another thread may have loaded a library or set a variable meanwhile.
+            && driver.include_dirs().as_ref() == Some(&driver_dirs)
         {
-            self.sources.remember(text, written, implicit, digest)?;
+            let headers = Some(KnownHeaders {
+                closure: followed.closure.clone(),
+                driver_dirs,
+            });
+            self.sources
+                .remember(text, written, implicit, digest, headers)?;
         }
         Ok((followed.closure, digest))
+    }
+}
+
+/// Whether all header files came with the driver's compiler. A program writes others, and a write to a mapped file on a file system in
+/// memory does not show in the state of the file.
+fn has_only_compiler_headers(closure: &Closure, driver: &Driver) -> bool {
+    let directories = driver.clang_resources().unwrap_or_default();
+    let is_below = |path: &Path| {
+        let mut parts = path.components();
+        parts.all(|part| part != Component::ParentDir)
+            && directories.iter().any(|below| path.starts_with(below))
+    };
+    closure.files().all(|file| is_below(file.path))
+}
+
+/// The header files of a known source, as they are now. None: they are to be followed.
+fn closure_of(known: &KnownSource, driver: &Driver, options: Option<&Options>) -> Option<Closure> {
+    match &known.headers {
+        None => source_independent_closure(driver, options),
+        Some(headers) => headers.in_directories(&driver.include_dirs()?),
     }
 }
 

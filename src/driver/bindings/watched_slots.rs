@@ -13,8 +13,6 @@
 //! 17,000 names.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,14 +23,13 @@ use crate::driver::imported_names::ImportedNames;
 use crate::driver::interchangeable::{allocates, is_of_standard_library};
 use crate::driver::key_neutral::is_neutral;
 use crate::driver::loaded::Object;
+use crate::driver::look::FactBytes;
 use crate::driver::watched_functions::OF_C_LIBRARY;
 use crate::driver::watched_names::{NameHashes, WatchedNames};
 use crate::framing;
 
 const MAGIC: &[u8] = b"oclcache slots 3";
 const NAMES_MAGIC: &[u8] = b"oclcache names of slots 1";
-/// A driver has some hundred slots, and 150 KB of names.
-const MAX_SIZE: u64 = 1 << 20;
 
 /// The facts that follow from the file of a library that a driver needs.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +76,7 @@ impl ImportFacts {
         let identities = libraries.iter().map(|library| library.identity.as_deref());
         let identities: Option<Vec<&[u8]>> = identities.collect();
         let list = identities.map(|all| list_identity(&wanted(), all.into_iter()));
-        let remembered = list.and_then(|list| read(memory.facts(&list).ok()??, &list));
+        let remembered = list.and_then(|list| read(memory.part(&list).ok()??, &list));
         let fits = |(slots, _): &(Vec<WatchedSlots>, ImportedNames)| {
             let fits = |(slots, library): (&WatchedSlots, &Library)| {
                 let mut numbers = slots.relocations.numbers.iter();
@@ -103,7 +100,7 @@ impl ImportFacts {
                 if let Some((list, bytes)) =
                     list.and_then(|list| Some((list, write(&list, &slots, &imports)?)))
                 {
-                    memory.remember_facts(&list, &bytes);
+                    memory.remember_part(&list, &bytes);
                 }
                 (slots, imports)
             }
@@ -306,10 +303,7 @@ fn find(
 }
 
 /// None if it is damaged, or of another list.
-fn read(file: File, list: &[u8; 32]) -> Option<(Vec<WatchedSlots>, ImportedNames)> {
-    let size = file.metadata().map_or(0, |metadata| metadata.len());
-    let mut bytes = Vec::with_capacity(size.min(MAX_SIZE) as usize + 1);
-    file.take(MAX_SIZE).read_to_end(&mut bytes).ok()?;
+fn read(bytes: FactBytes, list: &[u8; 32]) -> Option<(Vec<WatchedSlots>, ImportedNames)> {
     let (names, slots) = framing::unframe(NAMES_MAGIC, &bytes)?;
     let (known, slots): ([u8; 32], _) = framing::decode(MAGIC, slots)?;
     let start = names.as_ptr() as usize - bytes.as_ptr() as usize;

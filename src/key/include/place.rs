@@ -1,9 +1,12 @@
 //! The content of a place where a header could be.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::retry_on_intr;
 
 use super::super::ingredients::sha256;
 use crate::fallible::with_capacity;
@@ -76,9 +79,15 @@ pub(super) fn look(
         return Ok((found, None));
     }
     let mut text = with_capacity(metadata.size().min(*room) as usize + 1)?;
-    file.take(room.saturating_add(1))
-        .read_to_end(&mut text)
-        .map_err(|_| Bypass::ReadsFile)?;
+    // Two calls for most files. The standard library makes four for 30 KB.
+    loop {
+        let read = retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut text)));
+        match read.map_err(|_| Bypass::ReadsFile)? {
+            0 => break,
+            _ if text.len() as u64 > *room => break,
+            _ => text.try_reserve(1).map_err(|_| Bypass::NoMemory)?,
+        }
+    }
     *room = room
         .checked_sub(text.len() as u64)
         .ok_or(Bypass::TooManyHeaders)?;

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::key::options;
 
@@ -256,4 +258,46 @@ fn what_stands_above_an_embedded_header_is_not_guessed() {
     assert!(judged("#include \"a.h\"\n").is_ok());
     let above = judged("#include \"../a.h\"\n").expect_err("it depends on the driver");
     assert_eq!(above, Bypass::UnresolvedInclude);
+}
+
+#[test]
+fn the_states_of_files_tell_whether_a_closure_is_as_it_was() {
+    let tree = Tree::new(&[("d1/h.h", "1"), ("d2/i.h", "")]);
+    let directories = ["d1", "d2"].map(|name| tree.path(name).display().to_string());
+    let options = format!("-I {} -I {}", directories[0], directories[1]);
+    let follow = |source: &str| {
+        let options = options::parse(options.as_bytes()).expect("options");
+        let inputs = Inputs {
+            source: source.as_bytes(),
+            embedded: &[],
+            options: Some(&options),
+            working_directory: &std::env::current_dir().expect("a directory"),
+            driver_dirs: &[],
+            implicit: &[],
+        };
+        let followed = follow(&inputs, &Work::default());
+        followed.expect("followed").closure
+    };
+    let of_header = || {
+        let closure = follow("#include <h.h>\n");
+        assert!(closure.has_same_states());
+        let now = SystemTime::now();
+        assert!(!closure.is_settled(now), "it may change again unnoticed");
+        assert!(closure.is_settled(now + Duration::from_secs(9)));
+        closure
+    };
+    let closure = of_header();
+    tree.write("d1/h.h", "12");
+    assert!(!closure.has_same_states(), "a file was written");
+    let closure = of_header();
+    tree.write("d2/h.h", "");
+    assert!(!closure.has_same_states(), "a file came");
+    let closure = of_header();
+    std::fs::rename(tree.path("d1"), tree.path("d3")).expect("renamed");
+    assert!(!closure.has_same_states(), "a file went");
+    std::os::unix::fs::symlink("d3", tree.path("d1")).expect("linked");
+    assert!(closure.has_same_states(), "it is in the same directory");
+    std::fs::remove_file(tree.path("d1")).expect("removed");
+    tree.write("d1", "");
+    assert!(!closure.has_same_states(), "a directory became a file");
 }

@@ -20,13 +20,17 @@ impl Directory {
     /// directory.
     pub fn open_in_memory(&self, path: &Path) -> Option<Directory> {
         let fd = retry_on_intr(|| self.disk.open(CWD, path, DIRECTORY, Mode::empty())).ok()?;
-        let mode = retry_on_intr(|| self.disk.stat_of(fd.as_fd()))
-            .ok()?
-            .st_mode;
-        let is_fit = mode & 0o077 == 0 && FileSystem::of(&fd).is_in_memory();
-        let path = path.to_owned();
-        let checked = || Directory::checked(self.disk.clone(), fd, path, Arc::default(), PRIVATE);
-        is_fit.then(checked)?.ok()
+        let stat = retry_on_intr(|| self.disk.stat_of(fd.as_fd())).ok()?;
+        if stat.st_mode & 0o077 != 0 || !FileSystem::of(&fd).is_in_memory() {
+            return None;
+        }
+        let (disk, path) = (self.disk.clone(), path.to_owned());
+        let directory = Directory::with_state(disk, fd, &stat, path, Arc::default(), PRIVATE);
+        let directory = directory.ok()?;
+        Some(Directory {
+            is_in_memory: true,
+            ..directory
+        })
     }
 
     /// Makes such a directory. Its parent is in memory, and other users cannot rename what is in it. None if that is not so, or

@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{OFlags, RawMode};
+use rustix::fs::{OFlags, RawMode, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Directory, FILE, PROTECTED, StoreError, TEMPORARY_PREFIX, failed};
-use crate::guarded_file::may_reach;
+use crate::guarded_file::{GuardedFile, may_reach};
 use crate::store::ownership::{has_our_content, may_write, not_ours};
 
 const NEW: OFlags = FILE
@@ -133,7 +133,19 @@ impl Directory {
     /// # Errors
     /// It is a link, not a regular file, another user's, or cannot be opened.
     pub fn open_or_create_file(&self, name: &str) -> io::Result<std::fs::File> {
-        self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)
+        Ok(self
+            .open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)?
+            .0)
+    }
+
+    /// The same for a file that stays open, with its length.
+    ///
+    /// # Errors
+    /// See [`Directory::open_or_create_file`].
+    pub fn open_or_create_guarded(&self, name: &str) -> io::Result<(GuardedFile, u64)> {
+        let (file, stat) = self.open_to_write(name, FILE | OFlags::RDWR | OFlags::CREATE)?;
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok((GuardedFile::of(file, &stat), length))
     }
 
     /// Opens a file to read, and to append to. Creates it if it is missing.
@@ -141,12 +153,13 @@ impl Directory {
     /// # Errors
     /// It is a link, not a regular file, another user's, or cannot be opened.
     pub fn open_to_append(&self, name: &str) -> io::Result<std::fs::File> {
-        self.open_to_write(name, FILE | OFlags::RDWR | OFlags::APPEND | OFlags::CREATE)
+        let flags = FILE | OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+        Ok(self.open_to_write(name, flags)?.0)
     }
 
     /// Refuses a file with several names: it would be changed under all of them. A new file is readable for its owner only, because
     /// a user who can open a file for reading can hold a lock of it.
-    fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<std::fs::File> {
+    fn open_to_write(&self, name: &str, flags: OFlags) -> io::Result<(std::fs::File, Stat)> {
         (self.check_writable("open", name)).map_err(|failure| failure.error)?;
         let fd = self.open_with_mode(name, flags, PRIVATE)?;
         let stat = self.stat_of(fd.as_fd())?;
@@ -154,7 +167,7 @@ impl Directory {
         if stat.st_nlink > 1 {
             return Err(io::Error::other("it has another name as well"));
         }
-        Ok(fd.into())
+        Ok((fd.into(), stat))
     }
 
     /// Appends to a file, unless it has `limit` bytes already. Creates it if it is missing. Returns its size before.

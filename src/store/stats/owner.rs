@@ -5,6 +5,7 @@ use std::fs;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
+use crate::file_fingerprint;
 use crate::proc_file;
 
 /// Whether a process will still add to its file.
@@ -43,7 +44,7 @@ impl StatsView {
     pub fn new() -> StatsView {
         let host = rustix::system::uname();
         let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let boot = proc_file::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = file_fingerprint::boot();
         let host = [
             host.nodename().to_bytes(),
             b"\0",
@@ -52,7 +53,7 @@ impl StatsView {
         let own = RunningProcess::at("/proc/self/stat");
         StatsView {
             host: digits(&host.concat()),
-            boot: digits(&boot),
+            boot: digits(boot.map(Vec::as_slice).unwrap_or_default()),
             own: own.filter(|own| own.number == std::process::id()),
             processes: "/proc",
         }
@@ -129,7 +130,7 @@ impl RunningProcess {
     /// What a file `stat` of /proc says (proc(5)): the number first, and in field 22, counted from behind the name in parentheses, when
     /// the process started.
     fn at(path: &str) -> Option<RunningProcess> {
-        let stat = proc_file::read(path).ok()?;
+        let stat = proc_file::read_line(path).ok()?;
         let name_start = stat.iter().position(|byte| *byte == b'(')?;
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
         let number = str::from_utf8(&stat[..name_start]).ok()?;

@@ -1,3 +1,5 @@
+use std::fs::File;
+
 use super::*;
 use crate::driver::loaded;
 use crate::driver::names::tests::TestMemory;
@@ -49,7 +51,7 @@ fn what_was_found_by_a_process_is_not_looked_for_by_the_next() {
         assert_eq!(facts(world, &memory), first);
         let path = file(&memory);
         let bytes = std::fs::read(&path).expect("read");
-        let open = || File::open(&path).expect("opened");
+        let open = || FactBytes::read(&File::open(&path).expect("opened")).expect("read");
         let (mut known, imports) = read(open(), &list(&bytes)).expect("whole");
         assert!(imports.may_have(hash(b"getenv")));
         assert!(!imports.may_have(hash(b"getenv_of_nobody")));
@@ -87,7 +89,7 @@ fn a_file_that_is_damaged_or_of_others_is_not_taken_and_made_anew() {
             found_again(&damaged, &format!("byte {at} changed"));
             found_again(&bytes[..at], &format!("cut at {at}"));
         }
-        let open = || File::open(&path).expect("opened");
+        let open = || FactBytes::read(&File::open(&path).expect("opened")).expect("read");
         let known = || read(open(), &list(&bytes)).expect("whole");
         let written = |list: &[u8; 32], (slots, imports): (Vec<WatchedSlots>, ImportedNames)| {
             write(list, &slots, &imports).expect("a file")
