@@ -32,8 +32,9 @@ pub struct State {
     /// Operands that are denormal count as zero; x86 has this apart from `flush`.
     #[serde(default)]
     pub zero: bool,
-    /// The precision bits of the x87 control word: 0 single, 2 double, 3 extended.
+    /// The precision bits of the x87 control word: 0 single, 2 double, 3 extended. Other processors have none.
     #[serde(default)]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     pub precision: Option<u16>,
 }
 
