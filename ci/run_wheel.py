@@ -205,6 +205,11 @@ def make_arm64(folder):
     for name, target in (("sh", "dash"), ("cc", "gcc")):
         (new / "usr/bin" / name).unlink(missing_ok=True)
         (new / "usr/bin" / name).symlink_to(target)
+    # What the packages' scripts would choose.
+    for library in ("blas/libblas.so.3", "lapack/liblapack.so.3"):
+        (new / "usr/lib/aarch64-linux-gnu" / pathlib.Path(library).name).symlink_to(library)
+    for name in ("proc", "sys", "dev", "root", "tmp"):
+        (new / name).mkdir(exist_ok=True)
     Emulated(new).say(["ldconfig"], {})
     new.rename(base)
     return base

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod made;
+mod replace;
 mod secrets;
 mod systems;
 

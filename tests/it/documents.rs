@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, tree};
 use crate::tiers::{TrustedPlace, trusted_place};
 use pages::{Block, Page, top};
 
@@ -230,6 +230,8 @@ fn every_command_of_every_page_does_what_the_page_says() {
     for page in pages::all() {
         let reader = Reader::new(Driver::Stub).expect("the stub is built with the tests");
         examples::add_mpirun(&reader);
+        // The page begins with a build, whose result is there.
+        examples::add_command(&reader, "cargo", "#!/bin/sh\n");
         ran += follow_all(&reader, &page);
     }
     assert!(ran >= 20, "only {ran} blocks are commands");
@@ -240,10 +242,55 @@ fn the_front_page_is_so_on_a_real_driver() {
     let Some(reader) = Reader::new(Driver::Pocl) else {
         return;
     };
-    let pages = pages::all();
-    let page = pages
-        .iter()
+    examples::add_command(&reader, "cargo", "#!/bin/sh\n");
+    follow_all(&reader, &front_page());
+}
+
+/// The lines of the front page that install and remove it, typed by somebody who has nothing of it, leave nothing.
+#[test]
+fn one_line_of_the_front_page_installs_it_and_one_removes_it_without_a_trace() {
+    let reader = Reader::new(Driver::Stub).expect("the stub is built with the tests");
+    examples::add_command(&reader, "cargo", "#!/bin/sh\n");
+    let page = front_page();
+    let line = |part: &str| {
+        let blocks = page.blocks();
+        let found = blocks.iter().find(|block| block.text.contains(part));
+        let text = found.unwrap_or_else(|| panic!("no {part}")).text.clone();
+        assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+        text
+    };
+    let made = || -> Vec<PathBuf> {
+        let home = reader.home();
+        let below = |path: PathBuf| path.strip_prefix(&home).expect("below").to_owned();
+        let all = tree(&home).into_keys().map(below);
+        all.filter(|path| path.to_string_lossy().contains("oclcache"))
+            .collect()
+    };
+    assert_eq!(made(), Vec::<PathBuf>::new());
+    reader.type_in(&line("oclcache install --user")).ok();
+    let used = reader.type_in("PROGRAM && PROGRAM && oclcache stats --json\n");
+    let counted: serde_json::Value =
+        serde_json::from_str(&last_object(&used.ok().stdout)).expect("JSON");
+    assert_eq!(counted["misses"], 1, "{counted}");
+    assert!(made().len() > 5, "{:?}", made());
+    let removal = line("oclcache uninstall --user");
+    let removed = reader.type_in(&format!(
+        "{removal}\necho \"drivers: ${{OCL_ICD_VENDORS-those of the system}}\"\n"
+    ));
+    let said = removed.ok().stdout;
+    assert!(said.ends_with("drivers: those of the system\n"), "{said}");
+    assert_eq!(made(), Vec::<PathBuf>::new());
+}
+
+/// The JSON object that stands at the end of what was printed.
+fn last_object(printed: &str) -> String {
+    let start = printed.find("\n{").map_or(0, |at| at + 1);
+    printed[start..].to_owned()
+}
+
+fn front_page() -> Page {
+    let mut pages = pages::all().into_iter();
+    pages
         .find(|page| page.name == "README.md")
-        .expect("README.md");
-    follow_all(&reader, page);
+        .expect("README.md")
 }

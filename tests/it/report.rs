@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use roxmltree::{Document, Node, ParsingOptions};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
@@ -202,6 +202,71 @@ fn of_an_empty_cache_or_none_there_is_a_report_as_well() {
     );
     assert!(text(document.root()).contains("Nothing was built through the cache yet."));
     assert!(!sandbox.path("cache").exists());
+}
+
+/// The titles of the charts.
+fn charts(sandbox: &Sandbox) -> Vec<String> {
+    let page = page(sandbox);
+    let document = parsed(&page);
+    let figures = document
+        .descendants()
+        .filter(|node| node.has_tag_name("figcaption"));
+    figures.map(text).collect()
+}
+
+/// One bar compares nothing. The page says the same in numbers.
+#[test]
+fn a_chart_that_would_have_a_single_bar_is_left_out() {
+    const DAYS: [&str; 2] = ["Compilation avoided by day", "Hit rate by day"];
+    const MONTHS: [&str; 2] = ["Compilation avoided by month", "Hit rate by month"];
+    let none: [&str; 0] = [];
+    // How many days ago something was built.
+    for (days_ago, expected) in [
+        (&[0][..], &none[..]),
+        (&[12], &none),
+        (&[300], &none),
+        (&[0, 1], &DAYS),
+        (&[0, 300], &MONTHS),
+        (&[0, 1, 300], &[DAYS, MONTHS].concat()),
+    ] {
+        let sandbox = Sandbox::stub();
+        let counters = json!({ "hits": 3, "misses": 1, "saved_ns": 4_000_000_000_u64 });
+        let row = |ago: &u64| (*ago, "one", "pocl", "cpu", counters.clone());
+        plant(&sandbox, &days_ago.iter().map(row).collect::<Vec<_>>());
+        assert_eq!(charts(&sandbox), expected, "{days_ago:?}");
+        let page = page(&sandbox);
+        let all = 3 * days_ago.len() as u64;
+        assert_eq!(number(&parsed(&page), "hits"), all, "{days_ago:?}");
+    }
+}
+
+/// A build can fail before it is known for which device it was.
+#[test]
+fn builds_of_an_unknown_device_have_a_row_that_says_why_it_is_unknown() {
+    let sandbox = Sandbox::stub();
+    let bypassed = json!({ "bypassed.reads_file": 5 });
+    let failed = json!({ "failed": 2, "failed_ns": 7 });
+    let hits = json!({ "hits": 9 });
+    plant(
+        &sandbox,
+        &[
+            (0, "one", "pocl", "cpu", hits),
+            (0, "one", "", "", bypassed),
+            (0, "two", "pocl", "", failed),
+        ],
+    );
+    let page = page(&sandbox);
+    let document = parsed(&page);
+    let shown: Vec<String> = rows(&document, "devices").into_iter().map(text).collect();
+    let starts = ["cpupocl", "before the device was known", "unknownpocl"];
+    assert_eq!(shown.len(), starts.len(), "{shown:?}");
+    for (row, start) in shown.iter().zip(starts) {
+        assert!(row.starts_with(start), "{start}: {shown:?}");
+    }
+    let bypassed = rows(&document, "devices").into_iter();
+    let bypassed: Vec<u64> = bypassed.flat_map(|row| numbers(row, "bypassed")).collect();
+    assert_eq!(bypassed, [0, 5, 0]);
+    assert!(!text(document.root()).contains("not known"));
 }
 
 #[test]
