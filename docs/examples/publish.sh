@@ -3,9 +3,9 @@
 #
 #   mpirun -n NODES --map-by node publish.sh
 #
-# SHARED and NODE_LOCAL have the meaning that they have for rank.sh.
+# OCLCACHE_SYSTEM_DIRS and NODE_LOCAL have the meaning that they have for rank.sh.
 set -eu
-: "${SHARED:?is not set: the directory of entries that all nodes see}"
+shared=${OCLCACHE_SYSTEM_DIRS:?is not set: the directory of entries that all nodes see}
 export OCLCACHE_DIR=${NODE_LOCAL:-${TMPDIR:-/tmp}}/oclcache-$(id -u)
 export OCLCACHE_SYSTEM_DIRS=none
 
@@ -15,4 +15,4 @@ archive=$OCLCACHE_DIR/kernels.tar.zst
 trap 'rm -f "$archive"' EXIT
 oclcache export "$archive"
 # An archive that this cache exported needs no --trust.
-oclcache import --system "$SHARED" "$archive"
+oclcache import --system "$shared" "$archive"

@@ -64,6 +64,9 @@ pub struct BakeArgs {
     /// Give up on a recipe after this time, such as 90s or 10m; by default 30 times as long as its program took to build, from one minute to one hour
     #[arg(long, value_name = "TIME", value_parser = parse_age)]
     timeout: Option<Duration>,
+    /// If another process is baking, leave the recipes to it instead of waiting for its end
+    #[arg(long)]
+    no_wait: bool,
     /// List what was skipped and what failed
     #[arg(short, long)]
     verbose: bool,
@@ -200,12 +203,13 @@ impl BakeArgs {
         finish(&self, &locked(&report))
     }
 
-    /// Tries to be the only baker of the cache, until another one has ended if somebody waits for this one.
+    /// Becomes the only baker of the cache, when another one has ended. One in the background leaves the recipes to that one.
     fn lock(&self, store: &Store, interrupt: &Interrupt) -> Result<LockAttempt, Failure> {
         let mut is_told = false;
         loop {
             let attempt = store.locks().try_lock(Purpose::Bake);
-            if !self.handed.wait || !matches!(attempt, LockAttempt::Taken) {
+            let waits = !(self.no_wait || self.handed.detached);
+            if !waits || !matches!(attempt, LockAttempt::Taken) {
                 return Ok(attempt);
             }
             if !std::mem::replace(&mut is_told, true) {

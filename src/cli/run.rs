@@ -144,7 +144,7 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
         Err(why) => return say(&format!("oclcache: nothing is baked: {why}")),
     };
     let mut bake = Command::new(command);
-    bake.args(["bake", "--wait"]).args(arguments);
+    bake.arg("bake").args(arguments);
     if quiet {
         bake.stderr(Stdio::null());
     }

@@ -15,9 +15,6 @@ pub struct WorkerArgs {
     /// No process waits for this one or reads its messages
     #[arg(long, hide = true)]
     pub detached: bool,
-    /// Wait while another process bakes, instead of leaving the recipes to it
-    #[arg(long, hide = true)]
-    pub wait: bool,
     #[arg(long, hide = true)]
     dir: Option<OsString>,
     #[arg(long, hide = true)]

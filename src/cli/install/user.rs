@@ -104,11 +104,21 @@ pub fn install(arguments: &InstallArgs, own: &Path, library: &Path) -> Result<Ex
             start.lines
         ));
     }
-    say_path(&copies);
+    let not_in_path = directory_not_in_path(&copies);
+    if not_in_path.is_some() {
+        say(&format!(
+            "oclcache: the command is now `{}`, in a directory that PATH of this shell gets with the variables",
+            path(&copies.launcher())
+        ));
+    }
     say_for_shell("this shell needs the variables, too");
     for (name, value) in &variables {
         let value = quoted(Path::new(value)).unwrap_or_default();
         print(format!("export {name}={value}\n").as_bytes())?;
+    }
+    // Behind the others, so that no other program is replaced.
+    if let Some(directory) = not_in_path.as_deref().and_then(quoted) {
+        print(format!("export PATH=\"$PATH\":{directory}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -125,16 +135,13 @@ fn refuse_sudo(verb: &str) -> Result<(), Failure> {
     )))
 }
 
-/// Says where the command is, if the shell does not find it.
-fn say_path(copies: &Copies) {
+/// The directory of the command, if the shell does not search it.
+fn directory_not_in_path(copies: &Copies) -> Option<PathBuf> {
     let launcher = copies.launcher();
+    let directory = launcher.parent()?;
     let path_variable = std::env::var_os("PATH").unwrap_or_default();
-    if !std::env::split_paths(&path_variable).any(|one| launcher.parent() == Some(&one)) {
-        say(&format!(
-            "oclcache: the command is now `{}`; its directory is not in PATH of this shell",
-            path(&launcher)
-        ));
-    }
+    let is_searched = std::env::split_paths(&path_variable).any(|one| one == directory);
+    (!is_searched).then(|| directory.to_owned())
 }
 
 /// The changes of start-up files of the user's login shell.

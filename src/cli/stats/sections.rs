@@ -14,8 +14,8 @@ const NARROW: usize = 66;
 const WIDEST_NAME: &str = AVOIDED;
 const AVOIDED: &str = "compilation avoided";
 /// What the number is, and what it is not.
-const MEANING: &str = "compilation avoided is the compile time of the entries served, less the time to load them. Where the driver or \
-     PyOpenCL has a warm cache of its own, a program saves less: `oclcache doctor` measures that for drivers.";
+const MEANING: &str = "compilation avoided is the compile time of the entries served, less the time to load them and what misses took \
+     longer. Where the driver or PyOpenCL has a warm cache of its own, a program saves less: `oclcache doctor` measures that for drivers.";
 
 /// The text.
 pub fn render(

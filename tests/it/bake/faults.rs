@@ -78,8 +78,9 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
     let mut first = first.spawn().expect("a baker");
     wait_for("the baker is stuck", || !file.exists());
-    assert_eq!(bake(&sandbox, &[]), "another process is baking");
-    let told = sandbox.oclcache(&["bake", "--json"]).ok().stdout;
+    assert_eq!(bake(&sandbox, &["--no-wait"]), "another process is baking");
+    let told = sandbox.oclcache(&["bake", "--no-wait", "--json"]);
+    let told = told.ok().stdout;
     assert!(told.contains("\"busy\": true"), "{told}");
     assert!(!crate::support::tree(&temporary).is_empty());
     first.kill().expect("killed");
@@ -96,6 +97,28 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
 }
 
 /// A baker in the background may take long, and may not know of what the program has left.
+#[test]
+fn whoever_asks_for_a_bake_waits_for_another_baker() {
+    let (sandbox, file) = recipes("STUB_STUCK");
+    fs::write(&file, "").expect("written");
+    let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
+    let mut first = first.spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    let mut second: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    second.arg("bake").stderr(Stdio::piped());
+    let mut second = second.spawn().expect("a baker");
+    let lines = BufReader::new(second.stderr.take().expect("a pipe")).lines();
+    let mut lines = lines.map(|line| line.expect("read"));
+    let told = lines.next().expect("a line");
+    assert_eq!(told, "oclcache: waiting until another process has baked");
+    first.kill().expect("killed");
+    first.wait().expect("ended");
+    let last = lines.last().expect("a line");
+    assert_eq!(last, "oclcache: 2 baked, 0 skipped, 0 failed");
+    assert!(second.wait().expect("ended").success());
+}
+
 #[test]
 fn a_run_that_bakes_waits_for_another_baker_and_bakes_the_rest() {
     let (sandbox, file) = recipes("STUB_STUCK");

@@ -61,14 +61,14 @@ fn ranks_of_a_node_compile_once_and_other_nodes_and_later_jobs_not_at_all() {
     add_mpirun(&reader);
     let job = |ranks: u32| format!("mpirun -n {ranks} docs/examples/rank.sh PROGRAM\n");
     reader
-        .type_in("export SHARED=$HOME/kernels; mkdir -p \"$SHARED\"")
+        .type_in("export OCLCACHE_SYSTEM_DIRS=$HOME/kernels; mkdir -p \"$OCLCACHE_SYSTEM_DIRS\"")
         .ok();
     let compilations = || reader.sandbox.compilations();
     reader.type_in(&job(8)).ok();
     assert_eq!(compilations(), 2, "once on each node");
     let publish = "mpirun -n 2 --map-by node docs/examples/publish.sh\n";
     reader.type_in(publish).ok();
-    let shared = "ls \"$SHARED\"/v1/entries/*/ | grep -c 'entry$'";
+    let shared = "ls \"$OCLCACHE_SYSTEM_DIRS\"/v1/entries/*/ | grep -c 'entry$'";
     assert_eq!(reader.type_in(shared).ok().stdout, "1\n");
     // The next job finds empty disks.
     reader
@@ -78,7 +78,7 @@ fn ranks_of_a_node_compile_once_and_other_nodes_and_later_jobs_not_at_all() {
     reader.type_in(publish).ok();
     // Ranks that do not write compile for themselves, as the page says.
     let alone = format!(
-        "rm -rf \"$HOME\"/node* \"$SHARED\"/v1\nOCLCACHE_READONLY=1 {}",
+        "rm -rf \"$HOME\"/node* \"$OCLCACHE_SYSTEM_DIRS\"/v1\nOCLCACHE_READONLY=1 {}",
         job(4)
     );
     reader.type_in(&alone).ok();
