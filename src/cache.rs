@@ -356,15 +356,14 @@ impl Cache {
     /// Serves a program from the cache. Returns false if the driver is to build it. `started`: when the call began.
     #[inline(never)] // its frame is gone when the driver compiles
     fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn, started: Instant) -> bool {
-        // Not while it waits for another process.
-        let hit = || {
-            let inner = self.hit(ticket, plan)?;
-            Some(self.serve_by(ticket, plan, inner, started))
-        };
-        one_call::during(hit).unwrap_or_else(|| {
-            let waited = self.wait(ticket, plan).found_or(turn);
-            waited.is_some_and(|inner| self.serve_by(ticket, plan, inner, started))
-        })
+        // No closure: it would have a frame below the driver. Not while it waits for another process.
+        let part = one_call::begin();
+        if let Some(inner) = self.hit(ticket, plan) {
+            return self.serve_by(ticket, plan, inner, started);
+        }
+        drop(part);
+        let waited = self.wait(ticket, plan).found_or(turn);
+        waited.is_some_and(|inner| self.serve_by(ticket, plan, inner, started))
     }
 
     /// Serves a program by this one. Returns false if the driver is to build it.

@@ -21,24 +21,33 @@ struct Call {
     user: Option<u32>,
 }
 
-/// Ends the call, also if an exception leaves it.
-struct End;
+/// A part of a call of the application. A drop ends it, also if an exception leaves it.
+pub struct CallPart {
+    is_outermost: bool,
+}
 
-impl Drop for End {
+impl Drop for CallPart {
     fn drop(&mut self) {
-        CALL.set(None);
+        if self.is_outermost {
+            CALL.set(None);
+        }
     }
 }
 
-/// Runs a part of a call of the application, in which this thread waits for nobody.
-pub fn during<T>(run: impl FnOnce() -> T) -> T {
+/// Begins a part of a call of the application, in which this thread waits for nobody.
+pub fn begin() -> CallPart {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    if CALL.get().is_some() {
-        return run();
+    let is_outermost = CALL.get().is_none();
+    if is_outermost {
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        CALL.set(Some(Call { number, user: None }));
     }
-    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    CALL.set(Some(Call { number, user: None }));
-    let _end = End;
+    CallPart { is_outermost }
+}
+
+/// Runs such a part.
+pub fn during<T>(run: impl FnOnce() -> T) -> T {
+    let _part = begin();
     run()
 }
 
