@@ -112,3 +112,45 @@ impl DriverNames {
         self.0.lock().len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::content_value;
+    use crate::driver::look::Look;
+    use crate::driver::names::tests::TestMemory;
+
+    const SEARCH: [u8; 32] = [1; 32];
+
+    #[test]
+    fn names_are_loaded_for_a_name_that_no_earlier_process_has_asked_for() {
+        let memory = TestMemory::new();
+        let paths = crate::driver::loaded_paths().into_iter();
+        let path = paths.filter(|path| path.to_string_lossy().contains("libc.so"));
+        let path = path.last().expect("the C library");
+        let library = ScannedLibrary {
+            identity: content_value(&memory.digest(&path).expect("read")),
+            path,
+        };
+        let begin = || {
+            let look = Look::new(&memory);
+            look.begin(&SEARCH);
+            look
+        };
+        let look = begin();
+        let names = DriverNames::of(vec![library.clone()], &look).expect("read");
+        assert_eq!(names.has(b"TMPDIR", &look), Some(true));
+        assert_eq!(names.has(b"POCL_DEVICES", &look), Some(false));
+        look.remember_part(&[2; 32], b"");
+        look.keep();
+
+        let look = begin();
+        let names = DriverNames::of(vec![library], &look).expect("not read");
+        assert_eq!(names.has(b"TMPDIR", &look), Some(true));
+        assert_eq!(names.has(b"POCL_DEVICES", &look), Some(false));
+        assert_eq!(names.has(b"LANG", &look), None, "nobody has asked");
+        names.load(&look).expect("read");
+        assert_eq!(names.has(b"LANG", &look), Some(true));
+        assert_eq!(names.has(b"SSH_CONNECTION", &look), Some(false));
+    }
+}

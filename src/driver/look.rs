@@ -358,6 +358,24 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_that_is_written_again_keeps_the_names_that_other_processes_asked_for() {
+        let memory = TestMemory::new();
+        kept(&memory);
+        let look = Look::new(&memory);
+        look.begin(&SEARCH);
+        look.note_name(&[4; 32], b"USER", true);
+        look.remember_part(&[5; 32], b"new");
+        look.keep();
+        let look = Look::new(&memory);
+        look.begin(&SEARCH);
+        let occurs = |name: &[u8]| look.occurs(&[4; 32], name);
+        assert_eq!(
+            [occurs(b"HOME"), occurs(b"PATH"), occurs(b"USER")],
+            [Some(true), Some(false), Some(true)]
+        );
+    }
+
+    #[test]
     fn a_look_that_finds_nothing_new_writes_nothing() {
         let memory = TestMemory::new();
         kept(&memory);

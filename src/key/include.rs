@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -217,13 +217,24 @@ impl Closure {
         self.places.len() <= MAX_PLACES_AGAIN && self.places.iter().all(is_settled)
     }
 
+    /// Whether all its files are below these directories.
+    pub fn is_below(&self, directories: &[PathBuf]) -> bool {
+        let is_below = |path: &Path| {
+            let mut parts = path.components();
+            parts.all(|part| part != Component::ParentDir)
+                && directories.iter().any(|below| path.starts_with(below))
+        };
+        self.files().all(|file| is_below(file.path))
+    }
+
     /// How many bytes it takes in memory, roughly.
     pub fn weight(&self) -> usize {
         let place = |place: &Place| {
             let texts = place.name.len() + place.path.as_os_str().len();
             size_of::<Place>() + texts
         };
-        self.places.iter().map(place).sum()
+        let bases = self.bases.iter().map(|base| base.as_os_str().len());
+        self.places.iter().map(place).chain(bases).sum()
     }
 
     /// Whether what a settled closure has is still there, by the states of its files. They are not read.

@@ -1,6 +1,5 @@
 //! The texts of a call: its options, and for a source its bytes and the header files that it includes.
 
-use std::path::{Component, Path};
 use std::time::SystemTime;
 
 use super::CallInputs;
@@ -99,9 +98,11 @@ impl Cache {
                 self.sources
                     .remember(text, written, implicit, digest, None)?;
             }
+            // Only headers of the driver's compiler: a program writes others, and a write to a mapped file on a file system in memory
+            // does not show in the state of the file.
         } else if let Some(driver_dirs) = driver_dirs
             && followed.closure.is_settled(begun)
-            && has_only_compiler_headers(&followed.closure, driver)
+            && followed.closure.is_below(&driver.clang_resources().unwrap_or_default())
             // Another thread may have loaded a library or set a variable meanwhile.
             && driver.include_dirs().as_ref() == Some(&driver_dirs)
         {
@@ -114,18 +115,6 @@ impl Cache {
         }
         Ok((followed.closure, digest))
     }
-}
-
-/// Whether all header files came with the driver's compiler. A program writes others, and a write to a mapped file on a file system in
-/// memory does not show in the state of the file.
-fn has_only_compiler_headers(closure: &Closure, driver: &Driver) -> bool {
-    let directories = driver.clang_resources().unwrap_or_default();
-    let is_below = |path: &Path| {
-        let mut parts = path.components();
-        parts.all(|part| part != Component::ParentDir)
-            && directories.iter().any(|below| path.starts_with(below))
-    };
-    closure.files().all(|file| is_below(file.path))
 }
 
 /// The header files of a known source, as they are now. None: they are to be followed.

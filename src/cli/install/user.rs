@@ -107,7 +107,7 @@ pub fn install(arguments: &InstallArgs, own: &Path, library: &Path) -> Result<Ex
     let not_in_path = directory_not_in_path(&copies);
     if not_in_path.is_some() {
         say(&format!(
-            "oclcache: the command is now `{}`, in a directory that PATH of this shell gets with the variables",
+            "oclcache: the command is now `{}`; its directory is added to PATH of this shell",
             path(&copies.launcher())
         ));
     }

@@ -65,7 +65,7 @@ pub fn render(all: &CacheSummary) -> String {
     for (name, help, nanoseconds) in [
         (
             "oclcache_compilation_avoided_seconds",
-            "Compile time of the entries served, less the time to load them and what misses took longer.",
+            "Compile time of the entries served, less the time to load them.",
             (|totals: &Totals| totals.get(Counter::SavedNs)) as fn(&Totals) -> u64,
         ),
         (

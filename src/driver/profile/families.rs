@@ -36,4 +36,4 @@ families! {
 }
 
 mod unknown;
-pub(super) use unknown::PROFILE as UNKNOWN;
+pub(super) use unknown::UNKNOWN;

@@ -132,7 +132,8 @@ static NEUTRAL: &[&str] = &[
     "HTTP_PROXY",
     "http_proxy",
     "CI",
-    // Jenkins and others set it to another value for each run. Measured on PoCL, Intel's CPU runtime, rusticl and Intel's GPU driver.
+    // Jenkins and others set it to another value for each run. On PoCL the compiled kernels were compared: its binaries contain the
+    // name of a temporary file.
     "BUILD_ID",
     // What they name is not run: PoCL's linker and libraries are in the key by what PATH and LD_LIBRARY_PATH lead to.
     "PATH",

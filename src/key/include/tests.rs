@@ -260,26 +260,49 @@ fn what_stands_above_an_embedded_header_is_not_guessed() {
     assert_eq!(above, Bypass::UnresolvedInclude);
 }
 
+/// The closure of a source that finds its headers in these directories.
+fn closure_in(directories: &[PathBuf], source: &str) -> Closure {
+    let options = directories
+        .iter()
+        .map(|path| format!("-I {} ", path.display()));
+    let options: String = options.collect();
+    let options = options::parse(options.as_bytes()).expect("options");
+    let inputs = Inputs {
+        source: source.as_bytes(),
+        embedded: &[],
+        options: Some(&options),
+        working_directory: &std::env::current_dir().expect("a directory"),
+        driver_dirs: &[],
+        implicit: &[],
+    };
+    let followed = follow(&inputs, &Work::default());
+    followed.expect("followed").closure
+}
+
+#[test]
+fn a_closure_is_below_directories_if_all_its_files_are() {
+    let tree = Tree::new(&[("clang/include/h.h", ""), ("own/own.h", "")]);
+    let [clang, own] = ["clang/include", "own"].map(|name| tree.path(name));
+    let directories = [clang.clone(), own.clone()];
+    let of = |source: &str| closure_in(&directories, source);
+    let compilers = of("#include <h.h>\n");
+    assert!(compilers.is_below(std::slice::from_ref(&clang)));
+    assert!(!compilers.is_below(&[own]) && !compilers.is_below(&[]));
+    assert!(!of("#include <h.h>\n#include <own.h>\n").is_below(std::slice::from_ref(&clang)));
+    let around = [clang.join("../../own")];
+    let around = closure_in(&around, "#include <own.h>\n");
+    assert!(
+        !around.is_below(&[clang]),
+        "its path begins so and leads elsewhere"
+    );
+}
+
 #[test]
 fn the_states_of_files_tell_whether_a_closure_is_as_it_was() {
     let tree = Tree::new(&[("d1/h.h", "1"), ("d2/i.h", "")]);
-    let directories = ["d1", "d2"].map(|name| tree.path(name).display().to_string());
-    let options = format!("-I {} -I {}", directories[0], directories[1]);
-    let follow = |source: &str| {
-        let options = options::parse(options.as_bytes()).expect("options");
-        let inputs = Inputs {
-            source: source.as_bytes(),
-            embedded: &[],
-            options: Some(&options),
-            working_directory: &std::env::current_dir().expect("a directory"),
-            driver_dirs: &[],
-            implicit: &[],
-        };
-        let followed = follow(&inputs, &Work::default());
-        followed.expect("followed").closure
-    };
+    let directories = ["d1", "d2"].map(|name| tree.path(name));
     let of_header = || {
-        let closure = follow("#include <h.h>\n");
+        let closure = closure_in(&directories, "#include <h.h>\n");
         assert!(closure.has_same_states());
         let now = SystemTime::now();
         assert!(!closure.is_settled(now), "it may change again unnoticed");

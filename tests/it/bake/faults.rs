@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{SOURCE, bake, misses, stub};
@@ -67,17 +68,23 @@ pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// A baker of these recipes whose driver never returns. `file`: in which the stub reads its word.
+fn stuck_baker(sandbox: &Sandbox, file: &Path) -> Child {
+    fs::write(file, "").expect("written");
+    let mut baker: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    baker.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
+    let baker = baker.spawn().expect("a baker");
+    wait_for("the baker is stuck", || !file.exists());
+    baker
+}
+
 #[test]
 fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
     let (mut sandbox, file) = recipes("STUB_STUCK");
-    fs::write(&file, "").expect("written");
     let temporary = sandbox.path("tmp");
     fs::create_dir(&temporary).expect("made");
     sandbox.set("TMPDIR", temporary.as_os_str());
-    let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
-    first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
-    let mut first = first.spawn().expect("a baker");
-    wait_for("the baker is stuck", || !file.exists());
+    let mut first = stuck_baker(&sandbox, &file);
     assert_eq!(bake(&sandbox, &["--no-wait"]), "another process is baking");
     let told = sandbox.oclcache(&["bake", "--no-wait", "--json"]);
     let told = told.ok().stdout;
@@ -100,11 +107,7 @@ fn one_baker_works_at_a_time_and_one_that_is_killed_leaves_a_trace() {
 #[test]
 fn whoever_asks_for_a_bake_waits_for_another_baker() {
     let (sandbox, file) = recipes("STUB_STUCK");
-    fs::write(&file, "").expect("written");
-    let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
-    first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
-    let mut first = first.spawn().expect("a baker");
-    wait_for("the baker is stuck", || !file.exists());
+    let mut first = stuck_baker(&sandbox, &file);
     let mut second: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
     second.arg("bake").stderr(Stdio::piped());
     let mut second = second.spawn().expect("a baker");
@@ -122,11 +125,7 @@ fn whoever_asks_for_a_bake_waits_for_another_baker() {
 #[test]
 fn a_run_that_bakes_waits_for_another_baker_and_bakes_the_rest() {
     let (sandbox, file) = recipes("STUB_STUCK");
-    fs::write(&file, "").expect("written");
-    let mut first: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
-    first.args(["bake", "--jobs", "1"]).stderr(Stdio::null());
-    let mut first = first.spawn().expect("a baker");
-    wait_for("the baker is stuck", || !file.exists());
+    let mut first = stuck_baker(&sandbox, &file);
     let source = sandbox.path("kernel.cl");
     let mut run: Command = sandbox.command(Way::Cached, sandbox.installed());
     run.args(["run", "--bake"]).arg(example("client"));

@@ -6,7 +6,7 @@ use crate::driver::profile::{
     Behavior, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime,
 };
 
-pub(in crate::driver::profile) static PROFILE: Profile = Profile {
+pub(in crate::driver::profile) static UNKNOWN: Profile = Profile {
     family: "unknown",
     recognize: |_| true,
     platform: ["Something new", "Somebody", "NEW"],

@@ -1,0 +1,89 @@
+//! The states of everything that a search has looked at, to be compared later.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::holds_no_library;
+use crate::driver::path_map::PathMap;
+use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems, MountIdentity, Validity};
+
+/// What a search has looked at: the states of files and directories, each taken before something was read there, and how real paths
+/// were found.
+///
+/// While all of it stays, so does what was read. A path is followed to its end, so a link above a file that is pointed elsewhere is
+/// a change; a file that is added to a directory changes the state of the directory.
+///
+/// Where two names of one file are in different directories (hard links, as Nix, Conda and uv make them), the state is the same by
+/// another way. What depends on the directory (`$ORIGIN`) is not. So the targets of links and the directories of real paths count as
+/// well, unless the states tell them: few do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchedPaths {
+    /// None: nothing is there.
+    pub(super) states: PathMap<Option<FileFingerprint>>,
+    /// The targets of links in directories whose states do not tell.
+    pub(super) links: PathMap<PathBuf>,
+    /// Directories in which real paths of files are.
+    pub(super) directories: PathMap<Option<FileId>>,
+    /// Paths, relative to the working directory, of directories in which no library is.
+    pub(super) without_libraries: Vec<PathBuf>,
+}
+
+/// The mounts of the file systems on which an image brought the times of its files along, each by a path on it.
+pub type Mounts = Vec<(PathBuf, MountIdentity)>;
+
+impl WatchedPaths {
+    /// Whether everything is as it was.
+    pub fn hold(&self) -> bool {
+        self.hold_by(FileFingerprint::at)
+    }
+
+    /// The same with a function that tells states.
+    pub fn hold_by(&self, state_of: impl Fn(&Path) -> Option<FileFingerprint>) -> bool {
+        let is_directory = |path: &Path| state_of(path).map(|state| state.file);
+        self.iter().all(|(path, state)| state_of(path) == *state)
+            && (self.links.iter())
+                .all(|(path, target)| std::fs::read_link(path).is_ok_and(|now| now == *target))
+            && (self.directories.iter()).all(|(path, known)| is_directory(path) == *known)
+            && (self.without_libraries.iter()).all(|path| holds_no_library(path))
+    }
+
+    /// All states.
+    pub fn iter(&self) -> impl Iterator<Item = (&PathBuf, &Option<FileFingerprint>)> {
+        self.states.iter()
+    }
+
+    /// The state of a path.
+    pub fn get(&self, path: &Path) -> Option<&Option<FileFingerprint>> {
+        self.states.get(path)
+    }
+
+    /// Whether nothing was looked at.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// How long every change of these shows in the states. For later processes: while these mounts last. None: they cannot tell.
+    pub fn validity(&self) -> (Validity, Option<Mounts>) {
+        let mut systems = FileSystems::default();
+        let (mut all, mut mounts) = (Validity::Lasting, HashMap::new());
+        for (path, state) in self.iter() {
+            let Some(state) = state else {
+                continue;
+            };
+            let validity = state.validity(path, &mut systems);
+            all = all.min(validity);
+            if validity == Validity::Mount {
+                mounts.entry(state.file.0).or_insert(path);
+            }
+        }
+        let mounts = (all >= Validity::Mount).then_some(mounts);
+        let mounts = mounts.and_then(|mounts| {
+            let mounts = mounts.into_values();
+            let mounts = mounts.map(|path| Some((path.clone(), MountIdentity::at(path)?)));
+            mounts.collect()
+        });
+        (all, mounts)
+    }
+}
