@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn names_are_loaded_for_a_name_that_no_earlier_process_has_asked_for() {
         let memory = TestMemory::new();
-        let paths = crate::driver::loaded_paths().into_iter();
-        let path = paths.filter(|path| path.to_string_lossy().contains("libc.so"));
-        let path = path.last().expect("the C library");
+        let mut paths = crate::driver::loaded_paths().into_iter();
+        let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
+        let path = path.expect("the C library");
         let library = ScannedLibrary {
             identity: content_value(&memory.digest(&path).expect("read")),
             path,
