@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Stat, flock, fstat};
+use rustix::fs::{FlockOperation, SeekFrom, Stat, flock, fstat, seek};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -133,6 +133,18 @@ impl GuardedFile {
     /// The application has closed it.
     pub fn length(&self) -> io::Result<u64> {
         Ok(u64::try_from(self.open()?.1.st_size).unwrap_or(0))
+    }
+
+    /// Where the next bytes are that were written, from this place on; None: the rest is a hole. Some file systems tell no holes.
+    ///
+    /// # Errors
+    /// The application has closed it.
+    pub fn data_from(&self, at: u64) -> io::Result<Option<u64>> {
+        match seek(self.open_to_read()?, SeekFrom::Data(at)) {
+            Ok(place) => Ok(Some(place)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// [`File::set_len`].

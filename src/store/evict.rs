@@ -174,7 +174,8 @@ impl Store {
 
     /// Notes that shards without a directory are empty: most of them in a new cache.
     fn note_absent_shards(&self, sizes: &Sizes) {
-        if sizes.unknown().is_none() {
+        let unlisted = sizes.unlisted();
+        if unlisted.is_empty() {
             return;
         }
         let present = || {
@@ -184,12 +185,9 @@ impl Store {
         let Some(before) = present() else {
             return;
         };
-        let absent: Vec<usize> = (0..SHARDS)
-            .filter(|shard| sizes.is_unknown(*shard) && !before.contains(&shard_name(*shard)))
-            .collect();
-        for shard in &absent {
-            sizes.listed(*shard, sizes.of(*shard), 0, None);
-        }
+        let is_absent = |shard: &usize| !before.contains(&shard_name(*shard));
+        let absent: Vec<usize> = unlisted.into_iter().filter(is_absent).collect();
+        sizes.absent(&absent);
         // Another process may have created one meanwhile.
         let after = present().unwrap_or_default();
         for shard in absent {

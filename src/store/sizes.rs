@@ -21,6 +21,7 @@ pub const SHARDS: usize = 256;
 const NAME: &str = "sizes";
 const MAGIC: &[u8; 8] = b"oclcsiz1";
 const COUNTERS: usize = 2 * SHARDS;
+type Counters = [u64; COUNTERS];
 /// Of the file, in bytes.
 const LENGTH: usize = MAGIC.len() + COUNTERS * size_of::<u64>();
 /// In place of a time: nobody has listed the shard yet.
@@ -83,8 +84,7 @@ impl Sizes {
     }
 
     fn is_whole(&self) -> bool {
-        let mut found = [0; LENGTH];
-        self.file.read_exact_at(&mut found, 0).is_ok() && found.starts_with(MAGIC)
+        self.read().is_some()
     }
 
     /// Writes the file anew, unless it is another file that a user has.
@@ -122,9 +122,11 @@ impl Sizes {
         (0..SHARDS).find(|shard| snapshot[SHARDS + shard] == UNKNOWN || snapshot[*shard] > ABSURD)
     }
 
-    /// Whether nobody has listed the shard yet.
-    pub fn is_unknown(&self, shard: usize) -> bool {
-        self.load(SHARDS + shard) == UNKNOWN
+    /// The shards that nobody has listed yet.
+    pub fn unlisted(&self) -> Vec<usize> {
+        let snapshot = self.snapshot();
+        let is_unlisted = |shard: &usize| snapshot[SHARDS + shard] == UNKNOWN;
+        (0..SHARDS).filter(is_unlisted).collect()
     }
 
     /// The shard with the least recently used entry, except `but`, and when that was used; None if there is no other entry.
@@ -139,59 +141,85 @@ impl Sizes {
 
     /// The bytes of one shard.
     pub fn of(&self, shard: usize) -> u64 {
-        self.load(shard)
+        self.snapshot()[shard]
     }
 
     /// Notes that an entry was stored, or removed (`stored` is negative).
     pub fn add(&self, shard: usize, bytes: i64, now_ms: u64) {
-        self.change(shard, |known| known.saturating_add_signed(bytes));
-        self.change(SHARDS + shard, |used| match used {
-            EMPTY if bytes > 0 => now_ms,
-            used => used,
+        self.change(|counters| {
+            counters[shard] = counters[shard].saturating_add_signed(bytes);
+            let used = &mut counters[SHARDS + shard];
+            if *used == EMPTY && bytes > 0 {
+                *used = now_ms;
+            }
         });
     }
 
     /// Notes the result of listing a shard: its size, and in `oldest_ms` when its least recently used entry was used, None if it is
     /// empty. `known` is what the counter said before the listing: what others have stored since then stays added.
     pub fn listed(&self, shard: usize, known: u64, bytes: u64, oldest_ms: Option<u64>) {
-        self.change(shard, |now| {
-            if now > ABSURD {
-                return bytes;
-            }
-            now.saturating_add(bytes).saturating_sub(known)
+        self.change(|counters| {
+            counters[shard] = match counters[shard] {
+                now if now > ABSURD => bytes,
+                now => now.saturating_add(bytes).saturating_sub(known),
+            };
+            let oldest = oldest_ms.map(|oldest| oldest.clamp(UNKNOWN + 1, EMPTY - 1));
+            counters[SHARDS + shard] = oldest.unwrap_or(EMPTY);
         });
-        let oldest = oldest_ms.map_or(EMPTY, |oldest| oldest.clamp(UNKNOWN + 1, EMPTY - 1));
-        self.change(SHARDS + shard, |_| oldest);
     }
 
-    fn snapshot(&self) -> [u64; COUNTERS] {
-        let mut numbers = [0; COUNTERS];
+    /// Notes that shards of unknown size have no directory. A new cache has 256 of them.
+    pub fn absent(&self, shards: &[usize]) {
+        self.change(|counters| {
+            for shard in shards {
+                if counters[SHARDS + shard] == UNKNOWN {
+                    counters[*shard] = 0;
+                    counters[SHARDS + shard] = EMPTY;
+                }
+            }
+        });
+    }
+
+    fn snapshot(&self) -> Counters {
+        self.read().unwrap_or([0; COUNTERS])
+    }
+
+    /// None if the file is not whole.
+    fn read(&self) -> Option<Counters> {
         let mut bytes = [0; LENGTH];
-        if self.file.read_exact_at(&mut bytes, 0).is_ok()
-            && let Some(bytes) = bytes.strip_prefix(MAGIC)
-        {
-            for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
-                *number = u64::from_le_bytes(*bytes);
-            }
+        self.file.read_exact_at(&mut bytes, 0).ok()?;
+        let (bytes, _) = bytes.strip_prefix(MAGIC)?.as_chunks();
+        let mut counters = [0; COUNTERS];
+        for (counter, bytes) in counters.iter_mut().zip(bytes) {
+            *counter = u64::from_le_bytes(*bytes);
         }
-        numbers
+        Some(counters)
     }
 
-    fn load(&self, index: usize) -> u64 {
-        self.snapshot()[index]
-    }
-
-    fn change(&self, index: usize, change: impl Fn(u64) -> u64) {
+    /// Writes the counters that the function changes: without a lock, other processes may be changing others.
+    fn change(&self, change: impl FnOnce(&mut Counters)) {
         self.alone(|| {
-            // Somebody has truncated it.
-            if !self.is_whole() && self.begin_anew().is_err() {
+            let begun = || {
+                // Somebody has truncated it.
+                self.begin_anew().ok()?;
+                self.read()
+            };
+            let Some(before) = self.read().or_else(begun) else {
                 return;
-            }
-            let at = (MAGIC.len() + index * size_of::<u64>()) as u64;
-            let mut bytes = [0; size_of::<u64>()];
-            if self.file.read_exact_at(&mut bytes, at).is_ok() {
-                let changed = change(u64::from_le_bytes(bytes));
-                let _ = self.file.write_all_at(&changed.to_le_bytes(), at);
+            };
+            let mut after = before;
+            change(&mut after);
+            let mut at = MAGIC.len();
+            let pairs: Vec<(u64, u64)> = before.into_iter().zip(after).collect();
+            for run in pairs.chunk_by(|one, next| (one.0 == one.1) == (next.0 == next.1)) {
+                if run.iter().any(|(before, after)| before != after) {
+                    let bytes: Vec<u8> = run
+                        .iter()
+                        .flat_map(|(_, after)| after.to_le_bytes())
+                        .collect();
+                    let _ = self.file.write_all_at(&bytes, at as u64);
+                }
+                at += size_of::<u64>() * run.len();
             }
         });
     }

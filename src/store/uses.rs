@@ -88,6 +88,19 @@ impl Uses {
         self.file.is_some()
     }
 
+    /// The first shard from this one on of which something may be noted.
+    fn next_noted(&self, shard: usize) -> Option<usize> {
+        let is_shard = |shard: &usize| *shard < SHARDS;
+        let Some(file) = &self.file else {
+            return Some(shard).filter(is_shard);
+        };
+        let data = file.data_from((shard * SHARD) as u64).ok()??;
+        usize::try_from(data)
+            .ok()
+            .map(|at| at / SHARD)
+            .filter(is_shard)
+    }
+
     /// What is noted of the entries of a shard.
     pub fn of(&self, shard: usize) -> UseTimes {
         let Some(file) = &self.file else {
@@ -179,8 +192,9 @@ impl Store {
         } else {
             OWN_INTERVAL_MS
         };
-        let mut dated = 0;
-        for shard in 0..SHARDS {
+        let (mut dated, mut next) = (0, 0);
+        while let Some(shard) = uses.next_noted(next) {
+            next = shard + 1;
             let noted = uses.of(shard);
             if noted.is_empty() {
                 continue;
@@ -280,9 +294,15 @@ mod tests {
     fn the_latest_use_is_noted_until_all_are_forgotten() {
         each(|uses| {
             let (one, other) = (key([7, 1, 1]), key([8, 1, 1]));
+            assert!(uses.of(7).is_empty());
             uses.note(&one, 5);
             uses.note(&other, 6);
             uses.note(&one, 7);
+            let noted: Vec<usize> =
+                std::iter::successors(uses.next_noted(0), |shard| uses.next_noted(shard + 1))
+                    .filter(|shard| !uses.of(*shard).is_empty())
+                    .collect();
+            assert_eq!(noted, [7, 8]);
             assert_eq!(uses.of(7), [(one, 7)].into());
             assert_eq!(uses.of(8), [(other, 6)].into());
             assert_eq!(uses.of(9), UseTimes::new());

@@ -140,3 +140,24 @@ fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
         );
     }
 }
+
+/// It knows nothing of 256 shards, and has noted no use of an entry.
+#[test]
+fn the_first_process_of_a_cache_makes_no_calls_for_each_shard() {
+    if !has_strace("a system-call trace of a first miss") {
+        return;
+    }
+    let sandbox = Sandbox::new(Driver::Stub).expect("the stub driver");
+    let trace = sandbox.path("trace");
+    let mut command = sandbox.command(Way::Cached, "strace");
+    command.args(["-f", "-y", "-o"]).arg(&trace);
+    command.arg(example("client")).args(PROGRAM);
+    sandbox.run(command.stdin(Stdio::null())).ok();
+    assert_eq!(sandbox.stat("misses"), 1);
+    let trace = fs::read_to_string(&trace).expect("a trace");
+    for (file, most) in [("/sizes>", 60), ("/uses>", 20)] {
+        let calls: Vec<&str> = trace.lines().filter(|line| line.contains(file)).collect();
+        assert!(!calls.is_empty(), "{file}");
+        assert!(calls.len() <= most, "{file}: {} calls", calls.len());
+    }
+}
