@@ -23,45 +23,50 @@ pub struct DriverNames {
 struct NamesOfList {
     libraries: Vec<ScannedLibrary>,
     identity: [u8; 32],
-    answers: Answers,
+    known: Occurrences,
+    /// The set of all names. None until this process asks for one that neither it nor an earlier process has looked for.
+    all: Option<Names>,
     /// Names that were asked for and that have no answer yet.
     asked: BTreeSet<Vec<u8>>,
 }
 
-/// What this process knows about the names in a list of libraries.
-enum Answers {
-    /// What an earlier process has asked for.
-    Remembered,
-    /// That, and what was looked for in this process.
-    Searched(Occurrences),
+/// What was found about names that were asked for.
+enum Found {
+    Some(Occurrences),
     All(Names),
 }
 
 impl NamesOfList {
     fn occurs(&mut self, name: &[u8], memory: &dyn FileMemory) -> Option<bool> {
-        let earlier = || memory.occurs(&self.identity, name);
-        let occurs = match &mut self.answers {
-            Answers::Remembered => earlier(),
-            Answers::Searched(found) => found.get(name).copied().or_else(earlier),
-            Answers::All(names) => match names.find(name) {
-                // What is damaged may have every name. That is no answer for later processes.
+        let occurs = match (self.known.get(name), &mut self.all) {
+            (Some(occurs), _) => *occurs,
+            // What is damaged may have every name. That is no answer for later processes.
+            (None, Some(all)) => match all.find(name) {
                 None => return Some(true),
-                occurs => occurs,
+                Some(occurs) => occurs,
             },
+            (None, None) => memory.occurs(&self.identity, name)?,
         };
-        if let Some(occurs) = occurs {
-            memory.note_name(&self.identity, name, occurs);
+        if !self.known.contains_key(name) {
+            self.known.insert(name.to_vec(), occurs);
         }
-        occurs
+        memory.note_name(&self.identity, name, occurs);
+        Some(occurs)
+    }
+
+    /// Whether names were looked for in these libraries, here or by an earlier process.
+    fn is_searched(&self, memory: &dyn FileMemory) -> bool {
+        !self.known.is_empty() || memory.knows_names(&self.identity)
     }
 
     /// Takes the answers to what was asked. Another thread may have found others meanwhile.
-    fn learn(&mut self, asked: &BTreeSet<Vec<u8>>, answers: Answers) {
+    fn learn(&mut self, asked: &BTreeSet<Vec<u8>>, found: Found) {
         self.asked.retain(|name| !asked.contains(name));
-        match (&mut self.answers, answers) {
-            (Answers::All(_), _) => {}
-            (Answers::Searched(known), Answers::Searched(found)) => known.extend(found),
-            (known, answers) => *known = answers,
+        match found {
+            Found::Some(found) => self.known.extend(found),
+            Found::All(names) => {
+                self.all.get_or_insert(names);
+            }
         }
     }
 }
@@ -83,7 +88,8 @@ impl DriverNames {
             self.lists.lock().push(NamesOfList {
                 identity: names::identity(&libraries),
                 libraries,
-                answers: Answers::Remembered,
+                known: Occurrences::new(),
+                all: None,
                 asked: BTreeSet::new(),
             });
         }
@@ -127,27 +133,26 @@ impl DriverNames {
         for index in 0..self.changes() {
             let (libraries, asked, is_searched) = {
                 let list = &self.lists.lock()[index];
-                let is_searched = matches!(list.answers, Answers::Searched(_))
-                    || memory.knows_names(&list.identity);
+                let is_searched = list.is_searched(memory);
                 (list.libraries.clone(), list.asked.clone(), is_searched)
             };
             if asked.is_empty() {
                 continue;
             }
             // Without the lock: the libraries may have to be read.
-            let answers = match answers(&libraries, &asked, is_searched, memory) {
+            let found = match find(&libraries, &asked, is_searched, memory) {
                 Err(error)
                     if !says_what_is_there(&error)
                         && self.failures.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS =>
                 {
                     return Err(error);
                 }
-                answers => answers.unwrap_or_else(|error| {
+                found => found.unwrap_or_else(|error| {
                     tracing::debug!(%error, "names of variables cannot be looked for: every variable is in the key");
-                    Answers::All(Names::All)
+                    Found::All(Names::All)
                 }),
             };
-            self.lists.lock()[index].learn(&asked, answers);
+            self.lists.lock()[index].learn(&asked, found);
         }
         Ok(())
     }
@@ -158,21 +163,21 @@ impl DriverNames {
     }
 }
 
-fn answers(
+fn find(
     libraries: &[ScannedLibrary],
     asked: &BTreeSet<Vec<u8>>,
     is_searched: bool,
     memory: &dyn FileMemory,
-) -> io::Result<Answers> {
+) -> io::Result<Found> {
     if let Some(all) = Names::recall(libraries, memory) {
-        return Ok(Answers::All(all));
+        return Ok(Found::All(all));
     }
     if is_searched {
-        return Ok(Answers::All(Names::of(libraries, memory)?));
+        return Ok(Found::All(Names::of(libraries, memory)?));
     }
     let found = name_search::search(libraries, asked, memory)?;
     memory.keep_names();
-    Ok(Answers::Searched(found))
+    Ok(Found::Some(found))
 }
 
 #[cfg(test)]
@@ -213,6 +218,11 @@ mod tests {
         let look = begin();
         let names = DriverNames::of(vec![library]);
         assert_eq!(asked(&names, &look), [Some(true), Some(false)]);
+        assert_eq!(
+            asked(&names, &Look::new(&memory)),
+            [Some(true), Some(false)],
+            "also where no snapshot is read"
+        );
         assert_eq!(names.has(b"LANG", &look), None, "nobody has asked");
         names.load(&look).expect("read");
         assert_eq!(names.has(b"LANG", &look), Some(true));
