@@ -33,7 +33,7 @@ RESULT = clients.COMPAT / "compat.json"
 def listed_reasons():
     """The bypass reasons that their page explains."""
     section = (measure.TOP / "docs/troubleshooting.md").read_text().split("## Bypass reasons", 1)[1].split("\n## ", 1)[0]
-    return set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+    return set(re.findall(r"^- `(\w+)`", section, re.MULTILINE))
 
 
 def loader_of(trace):

@@ -97,7 +97,7 @@ numbered! {
         /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not
         /// regular).
         ReadsFile = 0, "reads_file",
-            "the compiler may read a file that oclcache cannot identify or read: a pragma, inline assembly, or a file that is not regular; remove it from the source";
+            "a pragma, inline assembly or a file that is not regular may make the compiler read what oclcache cannot; remove it from the source";
         /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
         UsesTimeOrFileName = 1, "uses_time_or_file_name",
             "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them";
@@ -106,7 +106,7 @@ numbered! {
             "a preprocessor directive that oclcache does not know; leave it out";
         /// A build option makes the compiler read another file.
         OptionReadsFile = 3, "option_reads_file",
-            "an option, or a variable of the driver that holds options or header directories (`CPATH`), makes the compiler read a file that oclcache cannot identify; put the text into the source";
+            "an option, or a variable such as `CPATH`, makes the compiler read a file that oclcache cannot identify; put the text into the source";
         /// A build option whose effect is not known here.
         UnknownOption = 4, "unknown_option",
             "a build option that is not known to be harmless; leave it out";
@@ -118,7 +118,7 @@ numbered! {
             "arguments that only the driver can judge, or a NUL inside the source";
         /// The call builds for some of the program's devices, and what the others have is not known.
         SomeDevices = 7, "some_devices",
-            "built for some devices only, and the state of the others is unknown; build for all devices, or use one context per device";
+            "built for some devices only; build for all, or use one context per device";
         /// An earlier build of this program failed.
         AfterFailedBuild = 8, "after_failed_build",
             "an earlier build of this program failed; make a new program";
@@ -133,10 +133,9 @@ numbered! {
             "the cache directory cannot be used; `OCLCACHE_LOG=warn` says why";
         /// The driver's files cannot be identified.
         UnidentifiedDriver = 12, "unidentified_driver",
-            "a driver's file is unreadable, or in a directory that cannot be listed, or was replaced while in use, \
-             or the program was renamed, or hides how it was started, or has libraries loaded into the \
-             driver's linker (`LD_AUDIT`, `LD_PRELOAD`), or a script in place of that linker puts together which \
-             libraries are loaded (`OCLCACHE_LOG=warn` says so); restart the program";
+            "a driver's file is unreadable, in a directory that cannot be listed, or was replaced while in use; or the program was \
+             renamed or hides how it was started; or `LD_AUDIT`, `LD_PRELOAD` or a script (`OCLCACHE_LOG=warn` says so) changes \
+             what the driver's linker loads; restart the program";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
             "a device does not answer a query that the key needs; update its driver";
@@ -154,7 +153,7 @@ numbered! {
             "this driver keeps something of an earlier build (Intel CPU, rusticl); make a new program";
         /// A program that is linked, or given as a header, has a content that no key describes.
         UnknownInput = 18, "unknown_input",
-            "linked from, or with the header of, a program that was itself bypassed or made from a binary";
+            "linked from, or with the header of, a program that was bypassed or made from a binary";
         /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
         UnknownIl = 19, "unknown_il",
             "not SPIR-V, or its specialization constants could be set without oclcache seeing it";
@@ -163,26 +162,25 @@ numbered! {
             "an `#include` whose name only a full preprocessor can compute; write the name out, or define it once";
         /// The headers are more, larger or deeper than the cache follows.
         TooManyHeaders = 21, "too_many_headers",
-            "the headers are too many, too large or nested too deeply for the cache; include less";
+            "the headers are too many, too large or nested too deeply; include less";
         /// There is not enough memory for the cache.
         NoMemory = 22, "no_memory",
-            "the process has too little memory or address space left for the cache; raise its limit";
+            "the process has too little memory or address space left; raise its limit";
         /// It is not known which functions answer the driver's calls of the C library and its mathematics.
         UnidentifiedFunction = 23, "unidentified_function",
             "a library audits the program (`LD_AUDIT`), or code in no known library answers for a function that the driver calls; run without it";
         /// An audit found an entry of this driver that differs from what the driver compiles.
         AuditDiffered = 24, "audit_differed",
-            "an entry of this driver was compiled again for an audit and differed, so the cache is off for the driver; `oclcache doctor` says what to do";
+            "an audit of an entry found a difference, so the cache is off for this driver; `oclcache doctor` says what to do";
         /// Devices were asked for, or contexts created, in different floating-point states.
         FloatingPointState = 25, "floating_point_state",
             "devices were asked for, or contexts created, in threads that round or handle denormal numbers differently; do it all in the same state";
         /// Variables of the key were others at an earlier build, and the driver may remember those.
         ChangedVariables = 26, "changed_variables",
-            "the program has changed variables of the driver between two builds, and drivers may remember earlier values; set them once, before the first build";
+            "the program has changed variables of the driver between two builds; set them once, before the first build";
         /// To read the texts in each way in which a compiler could read them would take too long.
         CostlyText = 27, "costly_text",
-            "compilers could read the text in so many ways that looking at all of them would take too long: unclosed quotes, trigraphs, \
-             blanks after a backslash, macros that name headers; remove some of them";
+            "compilers could read the text in too many ways: unclosed quotes, trigraphs, blanks after a backslash, macros that name headers; remove some of them";
         /// The system's configuration file has switched the cache off since the process started.
         SwitchedOff = 28, "switched_off",
             "an administrator has switched the cache off (`disable` in the system's configuration file), which nothing counts";
@@ -196,7 +194,7 @@ numbered! {
     pub enum NotBakeable: u8 {
         /// Sources are private, so there is no recipe.
         NoSources = 0, "no_sources",
-            "sources are not kept (`store_source`), so the baker has nothing to compile; set it, or set `record` to `inline`";
+            "sources are not kept (`store_source`); set it, or set `record` to `inline`";
         /// A header has changed meanwhile, or cannot be read.
         HeaderChanged = 1, "header_changed",
             "a header was changed or removed right after the build";
@@ -214,7 +212,7 @@ numbered! {
             "a variable is in the key that the baker does not inherit (`OCL_ICD_*`, `OPENCL_LAYER*`); unset it";
         /// A preloaded library, or a layer of a loader, in the key.
         AddedLibrary = 6, "added_library",
-            "a preloaded library or a layer of the loader is in the key, which the baker does not load; unset `LD_PRELOAD` or `OPENCL_LAYERS`";
+            "a preloaded library or a layer of the loader is in the key; unset `LD_PRELOAD` or `OPENCL_LAYERS`";
         /// The name of the program is in the key, and cannot be a file name.
         ProgramName = 7, "program_name",
             "the driver uses the name of the program, which cannot be a file name";
@@ -235,7 +233,7 @@ numbered! {
             "`oclcache bake` failed; `oclcache bake --all -v` tries again and says why";
         /// A floating-point state that the baker does not set.
         FloatingPointState = 13, "floating_point_state",
-            "exceptions of floating-point numbers trap, or numbers were rounded in another way when the driver was opened; the baker does neither";
+            "floating-point exceptions trap, or numbers were rounded in another way when the driver was opened";
         /// A variable of the key has another value where `oclcache explain` runs. Never stored in the journal.
         OtherEnvironment = 14, "other_environment",
             "`oclcache bake` skips it here, since a variable in its key has another value; run it with the same value";
@@ -375,24 +373,23 @@ mod tests {
         check(Query::ALL.map(|one| (one.name(), one.former_name())));
     }
 
-    /// The rows of the table below a heading of docs/troubleshooting.md.
-    fn rows(heading: &str) -> Vec<[&'static str; 2]> {
+    /// The reasons listed below a heading of docs/troubleshooting.md, with their explanations.
+    fn listed(heading: &str) -> Vec<[&'static str; 2]> {
         let page = include_str!("../docs/troubleshooting.md");
         let (_, section) = page.split_once(heading).expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
         section
             .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.strip_suffix('|'))
-            .map(|row| <[&str; 2]>::from(row.split_once("` ").expect("two columns")))
-            .map(|columns| columns.map(|column| column.trim_matches(['|', ' '])))
+            .filter_map(|line| line.strip_prefix("- `"))
+            .map(|item| <[&str; 2]>::from(item.split_once("`: ").expect("a reason and a text")))
             .collect()
     }
 
     #[test]
     fn its_page_explains_each_reason_in_these_words() {
         let reasons = Bypass::ALL.map(|reason| [reason.name(), reason.help()]);
-        assert_eq!(rows("## Bypass reasons"), reasons);
+        assert_eq!(listed("## Bypass reasons"), reasons);
         let reasons = NotBakeable::ALL.map(|reason| [reason.name(), reason.help()]);
-        assert_eq!(rows("## What cannot be baked"), reasons);
+        assert_eq!(listed("## What cannot be baked"), reasons);
     }
 }
