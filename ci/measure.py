@@ -201,6 +201,11 @@ class Bench:
         lines = (self.folder / "spy.log").read_text().splitlines()
         return sum(line.split()[0] in COMPILED for line in lines)
 
+    def doctor(self):
+        """Has `oclcache doctor` measure the driver's own cache. It may complain."""
+        with fresh_home() as home:
+            self.wait(self.start([str(COMMAND), "doctor"], self.variables(home), home), may_fail=True)
+
     def stats(self):
         argv = [str(COMMAND), "stats", "--json"]
         done = subprocess.run(argv, env=self.environment, capture_output=True, text=True)
@@ -220,6 +225,7 @@ class Bench:
         added = {name: after[name] - before[name] for name in COUNTERS}
         added["build calls"] = sum(added.values())
         added["materialised"] = after["materialised"] - before["materialised"]
+        added["avoided"] = (after["saved_ns"] - before["saved_ns"]) / 1e9
         former = after.get("former_names", {})
         reasons = {name: count for name, count in after.get("bypass_reasons", {}).items() if name not in former}
         added["bypass_reasons"] = {
