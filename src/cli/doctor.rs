@@ -1,7 +1,7 @@
 //! `oclcache doctor`: checks everything the cache needs, one line each, and tells how to fix what is wrong.
 //!
-//! Loaders and drivers may crash or hang, so that child processes load them (`cli::probe`). Nothing is left behind, and the user's
-//! cache is not written.
+//! Loaders and drivers may crash or hang, so that child processes load them (`cli::probe`). Nothing is left behind but what was
+//! measured on the drivers' own caches, in a cache that is there and may be written.
 
 mod audit;
 mod baker;
@@ -163,7 +163,7 @@ fn examine(
     door::examine(&known, prober, kept, report);
     if let Some(library) = library.as_deref().filter(|_| !arguments.no_build) {
         bar.set_message("builds");
-        builds::examine(library, &registered, prober, report).map_err(Failure::new)?;
+        builds::examine(config, library, &registered, prober, report).map_err(Failure::new)?;
     }
     Ok(library)
 }

@@ -51,10 +51,10 @@ impl StatsArgs {
         if let Some(interval) = self.watch {
             return watch::run(interval);
         }
-        let mut all = CacheSummary::read()?;
         if self.openmetrics {
-            return print(openmetrics::render(&all).as_bytes());
+            return print(openmetrics::render(CacheSummary::read_as_counted()?).as_bytes());
         }
+        let mut all = CacheSummary::read()?;
         let since = self.since.map(|since| since.day(all.counted.today));
         if let Some(day) = since {
             all.since(day);
