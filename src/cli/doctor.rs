@@ -13,6 +13,7 @@ mod drivers;
 mod installation;
 mod loader;
 mod program;
+mod python;
 pub mod qualify;
 mod remote;
 mod report;
@@ -165,6 +166,7 @@ fn examine(
         kept,
         report,
     );
+    python::examine(arguments.program.first(), &registered, report);
     let Some(features) = features else {
         return Ok(library);
     };

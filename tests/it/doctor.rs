@@ -3,6 +3,7 @@
 mod arguments;
 mod faults;
 mod installations;
+mod python;
 mod single;
 
 use std::path::PathBuf;
