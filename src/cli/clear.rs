@@ -1,5 +1,6 @@
 //! `oclcache clear`.
 
+use std::cmp::Reverse;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -40,13 +41,15 @@ impl ClearArgs {
         self.key.is_none() && self.filter.takes_all()
     }
 
-    /// Lists what would be removed.
+    /// Lists what would be removed, in the order of `oclcache list`.
     fn list(&self, store: &Store, chosen: &[Chosen]) -> Result<ExitCode, Failure> {
         if self.json || chosen.is_empty() {
             return Ok(ExitCode::SUCCESS);
         }
+        let mut chosen: Vec<&Chosen> = chosen.iter().collect();
+        chosen.sort_by_key(|(_, file, _)| Reverse(file.modified_ms));
         let columns = EntryColumns::new(width());
-        let row = |(key, file, head): &Chosen| {
+        let row = |(key, file, head): &&Chosen| {
             columns.row(&EntryRow {
                 key,
                 bytes: file.taken(),

@@ -1,7 +1,7 @@
 //! `oclcache doctor`: checks everything the cache needs, one line each, and tells how to fix what is wrong.
 //!
-//! Loaders and drivers may crash or hang, so that child processes load them (`cli::probe`). Nothing is left behind, and the user's
-//! cache is not written.
+//! Loaders and drivers may crash or hang, so that child processes load them (`cli::probe`). Nothing is left behind but what was
+//! measured on the drivers' own caches, in a cache that is there and may be written.
 
 mod audit;
 mod baker;
@@ -13,17 +13,19 @@ mod drivers;
 mod installation;
 mod loader;
 mod program;
+mod python;
 pub mod qualify;
 mod remote;
 mod report;
 mod settings;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use indicatif::ProgressBar;
 
 use super::failure::Failure;
@@ -34,7 +36,7 @@ use super::probe::prober::{ProbeTarget, Prober};
 use super::probe::worker::ProbeBuilds;
 use super::probe::{self, LIMIT, ProbedLibrary};
 use super::worker::private_directory::PrivateDirectory;
-use crate::config::Config;
+use crate::config::{Config, script_name};
 use crate::log::path;
 use qualify::QualifyArgs;
 use report::{DoctorReport, Fix};
@@ -42,11 +44,16 @@ use report::{DoctorReport, Fix};
 /// Check everything the cache needs, and tell how to fix what is wrong
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache doctor --driver pocl\nExit code: 0 if nothing is wrong, 1 if something is"
+    after_help = "Example: oclcache doctor --driver pocl\nExample: oclcache doctor python3 script.py\nExit code: 0 if nothing is wrong, 1 if something is"
 )]
 pub struct DoctorArgs {
-    /// Also check whether this program can use the cache
-    program: Option<OsString>,
+    /// Also check whether this program can use the cache; what follows it are its own arguments, as for `oclcache run`
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    program: Vec<OsString>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -87,10 +94,18 @@ impl DoctorArgs {
         };
         let mut report = DoctorReport::default();
         let config = Config::read();
-        if let Some(program) = &self.program {
+        if let [program, arguments @ ..] = self.program.as_slice() {
             program::examine(program, &mut report);
             let name = Path::new(program).file_name().unwrap_or_default();
-            settings::examine_rules(&config, &name.to_string_lossy(), &mut report);
+            let arguments = arguments.iter().map(|argument| argument.as_bytes());
+            let script = script_name(name.as_bytes(), arguments);
+            let script = script.map(|script| String::from_utf8_lossy(&script).into_owned());
+            for name in [name.to_string_lossy().into_owned()]
+                .into_iter()
+                .chain(script)
+            {
+                settings::examine_rules(&config, &name, &mut report);
+            }
         }
         installation::examine(&mut report);
         let library = match PrivateDirectory::new() {
@@ -151,6 +166,7 @@ fn examine(
         kept,
         report,
     );
+    python::examine(arguments.program.first(), &registered, report);
     let Some(features) = features else {
         return Ok(library);
     };
@@ -163,7 +179,7 @@ fn examine(
     door::examine(&known, prober, kept, report);
     if let Some(library) = library.as_deref().filter(|_| !arguments.no_build) {
         bar.set_message("builds");
-        builds::examine(library, &registered, prober, report).map_err(Failure::new)?;
+        builds::examine(config, library, &registered, prober, report).map_err(Failure::new)?;
     }
     Ok(library)
 }

@@ -11,26 +11,32 @@ use super::failure::Failure;
 use super::find::{choose_key, no_entry};
 use super::open::store;
 use super::output::{ago, print, print_json, say};
+use super::parse::{Since, parse_since};
 use super::why::{self, BuildHistory, MissExplanation, words};
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::{FormerName, NotBakeable};
 use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
 
+/// How many builds are listed if nothing else is asked for.
+const LISTED: usize = 20;
 /// How many differences of one kind are shown in a list.
 const SHOWN_OF_A_KIND: usize = 4;
 
 /// Explain the latest misses, bypasses and failures, or those of one key
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache explain --last 1\nIn ccache: CCACHE_DEBUG, but nothing needs to be set in advance"
+    after_help = "Example: oclcache explain --last 1\nExample: oclcache explain --since 7d\nIn ccache: CCACHE_DEBUG, but nothing needs to be set in advance"
 )]
 pub struct ExplainArgs {
     /// Explain only this key; enough of its first digits will do
     key: Option<String>,
-    /// How many to list
-    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "key")]
-    last: usize,
+    /// How many to list; by default 20, or with --since all
+    #[arg(long, value_name = "N", conflicts_with = "key")]
+    last: Option<usize>,
+    /// Only those since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC
+    #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with = "key")]
+    since: Option<Since>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -46,8 +52,16 @@ impl ExplainArgs {
                 of_key(&past, &key, self.json)
             }
             (past, None) => {
+                let most = match (self.last, self.since) {
+                    (Some(last), _) => last,
+                    (None, Some(_)) => usize::MAX,
+                    (None, None) => LISTED,
+                };
+                let first_ms = self.since.map_or(0, |since| since.in_ms(journal::now_ms()));
                 let records = past.iter().flat_map(|past| {
-                    let newest = past.records.iter().rev().take(self.last);
+                    let newest = past.records.iter().rev();
+                    let newest = newest.filter(move |record| record.time_ms >= first_ms);
+                    let newest = newest.take(most);
                     newest.map(move |record| (record, past.why(record)))
                 });
                 if self.json {
@@ -58,6 +72,8 @@ impl ExplainArgs {
                 let rows: Vec<String> = rows.collect();
                 if past.as_ref().is_none_or(|past| past.records.is_empty()) {
                     say("oclcache: the journal is empty: no program was compiled yet");
+                } else if rows.is_empty() && self.since.is_some() && most > 0 {
+                    say("oclcache: nothing was compiled since then");
                 }
                 print(rows.concat().as_bytes())
             }

@@ -32,6 +32,7 @@ mod man;
 mod open;
 mod other_caches;
 mod output;
+mod own_caches;
 mod parse;
 mod path;
 mod probe;

@@ -18,7 +18,9 @@ use clap::{Args, ValueHint};
 use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
+use super::open::usable_store;
 use super::output::{plural, say, seconds};
+use super::own_caches::OwnCaches;
 use super::remote::RunSharing;
 use super::vendors::{LOADER_VARIABLES, vendors};
 use crate::cache::RUN_VARIABLE;
@@ -94,17 +96,21 @@ impl RunArgs {
         let ended = run_to_end(&mut program, &self.command[0]);
         let run = place.finish();
         let status = ended?;
-        let compiled = !run.as_ref().is_ok_and(|run| run.totals.compiled() == 0);
-        match &run {
+        let totals = run.as_ref().ok().map(|run| run.rows.total());
+        let compiled = totals.as_ref().is_none_or(|totals| totals.compiled() > 0);
+        match run {
             Ok(_) if self.quiet => {}
-            Ok(run) => say(&format!(
-                "oclcache: {}",
-                summary(run, &config, &self.command)
-            )),
+            Ok(mut run) => {
+                if let Some(store) = usable_store(&config) {
+                    OwnCaches::read(&store).discount(&mut run.rows);
+                }
+                let words = summary(&run, &config, &self.command);
+                say(&format!("oclcache: {words}"));
+            }
             // A failure to read the counters does not change the exit code.
             Err(failure) => say(&format!("oclcache: {}", failure.message)),
         }
-        let recipes = run.map_or(0, |run| run.totals.get(Counter::Recipes));
+        let recipes = totals.map_or(0, |totals| totals.get(Counter::Recipes));
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
         // A user who has interrupted the program does not want to wait.
         if recipes > 0 && self.bake && status.signal().is_none() {
@@ -170,7 +176,7 @@ fn summary(run: &RunCounts, config: &Config, command: &[OsString]) -> String {
         };
         return format!("no process used the cache: {why}");
     }
-    let totals = &run.totals;
+    let totals = run.rows.total();
     if totals.builds() == 0 {
         // A process of the run may have reached its drivers in another way, which nothing here can see.
         return "no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none".into();
@@ -236,16 +242,18 @@ fn why_not_loaded(program: &OsStr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::stats::CounterEvent;
+    use crate::store::stats::{CounterEvent, RowTag, Totals};
 
     fn summary_of(events: &[CounterEvent]) -> String {
+        let mut totals = Totals::default();
+        for CounterEvent(index, amount) in events {
+            totals.0[*index] += amount;
+        }
         let mut run = RunCounts {
             processes: 1,
             ..RunCounts::default()
         };
-        for CounterEvent(index, amount) in events {
-            run.totals.0[*index] += amount;
-        }
+        run.rows.add(RowTag::default(), &totals);
         let config = Config::read_from(&|_| None, None);
         summary(&run, &config, &["program".into()])
     }

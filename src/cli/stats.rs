@@ -38,7 +38,7 @@ pub struct StatsArgs {
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = parse_age,
         conflicts_with_all = ["verbose", "by", "since", "json", "openmetrics"])]
     pub watch: Option<Duration>,
-    /// Reset all counters
+    /// Reset all counters; entries, and the journal that `explain` reads, are kept
     #[arg(long, conflicts_with_all = ["verbose", "by", "since", "json", "openmetrics", "watch"])]
     pub zero: bool,
 }
@@ -51,10 +51,10 @@ impl StatsArgs {
         if let Some(interval) = self.watch {
             return watch::run(interval);
         }
-        let mut all = CacheSummary::read()?;
         if self.openmetrics {
-            return print(openmetrics::render(&all).as_bytes());
+            return print(openmetrics::render(CacheSummary::read_as_counted()?).as_bytes());
         }
+        let mut all = CacheSummary::read()?;
         let since = self.since.map(|since| since.day(all.counted.today));
         if let Some(day) = since {
             all.since(day);
@@ -81,6 +81,8 @@ fn zero() -> Result<ExitCode, Failure> {
     {
         statistics.zero()?;
     }
-    say("oclcache: all counters are reset");
+    say(
+        "oclcache: all counters are reset; entries, and the journal that `oclcache explain` reads, are kept",
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::open::{directory, existing_store, tiers};
+use super::own_caches::OwnCaches;
 use crate::config::Config;
 use crate::filesystem::FileSystem;
 use crate::outcome::{Bypass, FormerName, Missed};
@@ -21,6 +22,8 @@ use crate::store::{EntryTotals, Store};
 pub struct CacheSummary {
     /// The counters.
     pub counted: CountedRows,
+    /// The drivers' own caches, as far as they were measured.
+    pub own_caches: OwnCaches,
     /// Each event is counted at once, so that killed processes lose nothing.
     pub is_exact: bool,
     /// The store; None if there is none yet.
@@ -105,11 +108,21 @@ pub fn hit_rate(totals: &Totals) -> Option<f64> {
 }
 
 impl CacheSummary {
-    /// Reads the statistics and counts the entries.
+    /// Reads the statistics and counts the entries. What the drivers' own caches would have avoided does not count as avoided.
     ///
     /// # Errors
     /// The cache is off, or cannot be read.
     pub fn read() -> Result<CacheSummary, Failure> {
+        let mut summary = CacheSummary::read_as_counted()?;
+        summary.own_caches.discount(&mut summary.counted.rows);
+        Ok(summary)
+    }
+
+    /// The same, with the counters as programs have counted.
+    ///
+    /// # Errors
+    /// As for [`CacheSummary::read`].
+    pub fn read_as_counted() -> Result<CacheSummary, Failure> {
         let config = Config::read();
         let directory = directory(&config)?;
         let store = existing_store(&config)?;
@@ -127,6 +140,7 @@ impl CacheSummary {
         }
         Ok(CacheSummary {
             counted,
+            own_caches: store.as_ref().map(OwnCaches::read).unwrap_or_default(),
             is_exact,
             directory,
             totals,
@@ -192,6 +206,7 @@ impl CacheSummary {
                     .map(|(tag, row)| in_full(tag, row, today))
                     .collect(),
             ),
+            ("own_caches", self.own_caches.to_json()),
             ("former_names", former_names()),
             ("date", day(self.counted.today).into()),
             ("zeroed", self.counted.zeroed_ms.map(|ms| ms / 1000).into()),

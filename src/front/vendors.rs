@@ -140,9 +140,9 @@ fn wheel_libraries(environment: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBu
     libraries.map_or_else(Vec::new, |libraries| registered_in(&libraries))
 }
 
-/// The drivers in a directory like that, by their paths: the dynamic linker finds their names only while the loader has them open,
+/// The drivers in PyOpenCL's own directory of libraries, by their paths: the dynamic linker finds their names only while the loader has them open,
 /// and the baker does not have them open.
-fn registered_in(directory: &Path) -> Vec<PathBuf> {
+pub fn registered_in(directory: &Path) -> Vec<PathBuf> {
     if !directory.is_dir() {
         return Vec::new();
     }

@@ -1,5 +1,5 @@
 //! How long recording and loading take with each driver. A profile says so for drivers that were measured; for others this file
-//! does.
+//! does. It also has what `oclcache doctor` measured on the drivers' own caches, for the command only.
 //!
 //! ```text
 //! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`DriverCosts`]
@@ -20,7 +20,7 @@ use crate::framing;
 use crate::key::ingredients::Key;
 
 const NAME: &str = "drivers";
-const MAGIC: &[u8] = b"oclcdrv1";
+const MAGIC: &[u8] = b"oclcdrv2";
 /// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The least recently used ones are forgotten.
@@ -98,6 +98,17 @@ pub struct DriverCosts {
     pub loaded: CostTimes,
     /// When the verdict was reached, in milliseconds since 1970.
     pub decided_ms: Option<u64>,
+    /// The driver's own caches, of the devices that were measured.
+    pub own_caches: Vec<OwnCache>,
+}
+
+/// A driver's own cache of compiled kernels, as `oclcache doctor` measured it for a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnCache {
+    /// The name of the device, as it is in the counters.
+    pub device: String,
+    /// How long a build takes from the cache, in nanoseconds; None if the driver has no cache.
+    pub load_ns: Option<u64>,
 }
 
 /// Why not to record inside the miss, by the measurements.
@@ -120,6 +131,7 @@ impl DriverCosts {
             recorded: CostTimes::default(),
             loaded: CostTimes::default(),
             decided_ms: None,
+            own_caches: Vec::new(),
         }
     }
 
@@ -298,21 +310,8 @@ impl Known {
     fn write(&mut self, store: &Store) {
         self.is_due = false;
         let now_ms = store.root().now_ms();
-        let mut drivers = list(store);
-        let written = drivers
-            .iter()
-            .position(|known| known.identity == self.measured.identity)
-            .map(|index| drivers.swap_remove(index));
         let [recorded, loaded] = std::mem::take(&mut self.fresh);
-        let mut measured = written.unwrap_or_else(|| {
-            let DriverCosts {
-                family,
-                library,
-                identity,
-                ..
-            } = &self.measured;
-            DriverCosts::new(family, library.clone(), *identity)
-        });
+        let (mut measured, others) = take(store, &self.measured);
         let before = measured.verdict(now_ms);
         measured.add(recorded, loaded, now_ms);
         let verdict = measured.verdict(now_ms);
@@ -321,10 +320,7 @@ impl Known {
             tracing::info!(%library, ?verdict, "recording changes for this driver: see `oclcache config`");
         }
         self.measured = measured.clone();
-        drivers.sort_unstable_by_key(|known| std::cmp::Reverse(known.used_ms));
-        drivers.truncate(MAX_DRIVERS - 1);
-        drivers.insert(0, measured);
-        if let Err(error) = save(store, &drivers) {
+        if let Err(error) = save(store, measured, others) {
             tracing::debug!(%error, "the costs of recording are not stored: the next process measures again");
         }
     }
@@ -339,7 +335,36 @@ pub fn list(store: &Store) -> Vec<DriverCosts> {
     read().unwrap_or_default()
 }
 
-fn save(store: &Store, drivers: &[DriverCosts]) -> io::Result<()> {
+/// Notes what was measured on the own caches of a driver.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn note_own_caches(store: &Store, driver: &DriverCosts, caches: &[OwnCache]) -> io::Result<()> {
+    let (mut measured, others) = take(store, driver);
+    let is_new = |known: &OwnCache| caches.iter().all(|cache| cache.device != known.device);
+    measured.own_caches.retain(is_new);
+    measured.own_caches.extend_from_slice(caches);
+    measured.used_ms = store.root().now_ms();
+    save(store, measured, others)
+}
+
+/// What the file has on a driver, and on the others. A driver that is not in it has no measurements.
+fn take(store: &Store, driver: &DriverCosts) -> (DriverCosts, Vec<DriverCosts>) {
+    let mut drivers = list(store);
+    let is_it = |known: &DriverCosts| known.identity == driver.identity;
+    let written = drivers.iter().position(is_it);
+    let measured = match written {
+        Some(index) => drivers.swap_remove(index),
+        None => DriverCosts::new(&driver.family, driver.library.clone(), driver.identity),
+    };
+    (measured, drivers)
+}
+
+/// Writes the file with this driver first, which was used last.
+fn save(store: &Store, first: DriverCosts, mut drivers: Vec<DriverCosts>) -> io::Result<()> {
+    drivers.sort_unstable_by_key(|known| std::cmp::Reverse(known.used_ms));
+    drivers.truncate(MAX_DRIVERS - 1);
+    drivers.insert(0, first);
     let bytes = framing::encode(MAGIC, &drivers)?;
     let written = || {
         let temporary = store.root().create(TEMPORARY)?;

@@ -35,7 +35,7 @@ pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};
 use merge::{StatsMerge, TOTAL, counters, is_sum};
 use owner::{StatsView, is_name};
-pub use rows::{BY_DAY, RowTag, date};
+pub use rows::{BY_DAY, RowTag, Rows, date};
 
 /// Environment variable by which `oclcache run` tells its children where to write their counters.
 pub const RUN_VARIABLE: &str = "OCLCACHE_RUN";
@@ -229,7 +229,7 @@ impl Statistics {
                 && !file.starts_with(TEMPORARY_PREFIX)
             {
                 result.processes += 1;
-                result.totals.add(&counters.total());
+                result.rows.add_all(&counters);
             }
         }
         Ok(result)
@@ -293,8 +293,8 @@ pub fn own_name() -> String {
 pub struct RunCounts {
     /// Processes that loaded the library.
     pub processes: usize,
-    /// The sum of their counters.
-    pub totals: Totals,
+    /// Their counters.
+    pub rows: Rows,
 }
 
 /// Opens the directory that `oclcache run` made for its children.
@@ -309,7 +309,6 @@ mod tests {
 
     use super::super::Limits;
     use super::super::recorder::Recorder;
-    use super::rows::Rows;
     use super::*;
     use crate::outcome::Bypass;
 
@@ -461,7 +460,7 @@ mod tests {
         assert_eq!(total(&statistics).get(Counter::Misses), 3);
         let result = statistics.end_run(&run, None).expect("read");
         assert_eq!(
-            (result.processes, result.totals.get(Counter::Misses)),
+            (result.processes, result.rows.total().get(Counter::Misses)),
             (1, 3)
         );
         assert!(!run.path().exists());

@@ -89,11 +89,8 @@ fn what_clear_shows() {
     .map(|arguments| {
         let ran = clear(&sandbox, arguments);
         let code = ran.code.expect("a code");
-        let mut rows: Vec<&str> = ran.stdout.split_inclusive('\n').collect();
-        // They are listed by key, which is another in each run.
-        rows.sort_by_key(|row| (row.rsplit(' ').next().map(str::len), !row.contains("days")));
         // Ages are as wide as they are old.
-        let rows = rows.into_iter().map(|row| {
+        let rows = ran.stdout.split_inclusive('\n').map(|row| {
             let cells = row.split("  ").map(str::trim);
             let cells: Vec<&str> = cells.filter(|cell| !cell.is_empty()).collect();
             cells.join("  ") + "\n"
@@ -110,4 +107,42 @@ fn what_clear_shows() {
     })
     .collect();
     assert_shown(&sandbox, "clear", &said.concat());
+}
+
+/// The first digits of the keys in a list.
+fn keys(list: &str) -> Vec<&str> {
+    let rows = list.lines().skip(1);
+    rows.filter_map(|row| row.split_whitespace().next())
+        .collect()
+}
+
+#[test]
+fn what_would_go_is_listed_as_list_lists_it() {
+    let sandbox = Sandbox::stub();
+    for number in 0..6 {
+        let options = format!("-DN={number}");
+        sandbox.kernel(Way::Cached, SOURCE, &options).ok();
+    }
+    for (days, entry) in sandbox.entries().iter().enumerate() {
+        sandbox.was_used(entry, Duration::from_secs(days as u64 * 86_400));
+    }
+    for reversed in [false, true] {
+        if reversed {
+            let entries = sandbox.entries();
+            for (days, entry) in entries.iter().rev().enumerate() {
+                sandbox.was_used(entry, Duration::from_secs(days as u64 * 86_400));
+            }
+        }
+        let listed = sandbox.oclcache(&["list"]).ok().stdout;
+        let cleared = clear(&sandbox, &["--dry-run"]).ok().stdout;
+        assert_eq!(keys(&listed).len(), 6, "{listed}");
+        assert_eq!(keys(&cleared), keys(&listed));
+        let listed = sandbox.oclcache(&["list", "--json"]).ok().stdout;
+        let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+        let rows = listed.as_array().expect("a list").iter();
+        let listed: Vec<_> = rows.map(|row| row["key"].clone()).collect();
+        let cleared = clear(&sandbox, &["--dry-run", "--json"]).ok().stdout;
+        let cleared: serde_json::Value = serde_json::from_str(&cleared).expect("JSON");
+        assert_eq!(cleared["keys"], serde_json::json!(listed));
+    }
 }

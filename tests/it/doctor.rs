@@ -1,7 +1,9 @@
 //! `oclcache doctor`: each planted fault is found, and what it says mends it.
 
+mod arguments;
 mod faults;
 mod installations;
+mod python;
 mod single;
 
 use std::path::PathBuf;
@@ -99,6 +101,9 @@ pub fn real_library() -> String {
     real.display().to_string()
 }
 
+/// What differs from machine to machine.
+pub const VARYING: [&str; 5] = ["loader", "baker", "directory", "room", "python"];
+
 /// Without what differs from machine to machine.
 fn without(shown: &str, abouts: &[&str]) -> String {
     let mut is_left_out = false;
@@ -131,7 +136,7 @@ fn where_all_is_well_it_says_so_builds_and_leaves_nothing_behind() {
         .filter(|path| !before.contains_key(*path))
         .collect();
     assert!(changed.is_empty(), "{changed:?}");
-    let shown = without(&ran.stdout, &["loader", "baker", "directory", "room"]);
+    let shown = without(&ran.stdout, &VARYING);
     assert_shown(&world.sandbox, "doctor", &shown);
     assert!(
         ran.stdout.contains(" cold, ") && !ran.stdout.contains("wrong"),
@@ -152,7 +157,7 @@ fn a_driver_that_cannot_build_is_blamed_for_it_and_one_whose_binaries_are_useles
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     let words = "cannot build the program of this check, even without oclcache: the driver crashed (signal 6)";
     assert!(ran.stdout.contains(words), "{}", ran.stdout);
-    let shown = without(&ran.stdout, &["loader", "baker", "directory", "room"]);
+    let shown = without(&ran.stdout, &VARYING);
     assert_shown(&world.sandbox, "doctor-crash", &shown);
     world.sandbox.variables.remove("STUB_CRASH");
     world.sandbox.set("STUB_REFUSE_BINARIES", "1");
@@ -169,8 +174,7 @@ fn as_json_it_says_the_same() {
     let mut world = World::new();
     world.sandbox.set("OCLCACHE_DISABLE", "1");
     let mut findings = world.findings("");
-    let varying = ["loader", "baker", "directory", "room"];
-    findings.retain(|found| !varying.contains(&found["about"].as_str().expect("a text")));
+    findings.retain(|found| !VARYING.contains(&found["about"].as_str().expect("a text")));
     let shown = format!("{:#}", Value::from(findings));
     let shown = shown.replace(&real_library(), "[LIBRARY]");
     assert_shown(&world.sandbox, "doctor-json", &shown);
@@ -265,11 +269,16 @@ fn names_that_were_chosen_to_do_harm_harm_no_output() {
         .command(Way::Bare, world.sandbox.path("bin/oclcache"));
     let hostile = std::ffi::OsStr::from_bytes(HOSTILE[2]);
     plain.env("OCLCACHE_LOG_FILE", hostile);
-    plain.args(["doctor", "--no-build"]).arg(hostile);
-    let Output { stdout, stderr, .. } = plain.output().expect("it runs");
+    plain.args(["doctor", "--no-build"]);
+    let mut json = world
+        .sandbox
+        .command(Way::Bare, world.sandbox.path("bin/oclcache"));
+    json.env("OCLCACHE_LOG_FILE", hostile);
+    json.args(["doctor", "--no-build", "--json"]).arg(hostile);
+    let Output { stdout, stderr, .. } = plain.arg(hostile).output().expect("it runs");
     assert_plain(&stdout);
     assert_plain(&stderr);
-    let output = plain.arg("--json").output().expect("it runs");
+    let output = json.output().expect("it runs");
     assert_plain(&output.stdout);
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let findings = json["findings"].as_array().expect("a list");

@@ -373,3 +373,50 @@ fn a_key_is_explained_by_its_first_digits_with_and_without_a_journal() {
     let told = all["records"][0]["words"][0].as_str().expect("a text");
     assert!(told.ends_with(" became -DN=3"), "{told}");
 }
+
+#[test]
+fn a_period_has_all_that_was_compiled_in_it() {
+    let sandbox = Sandbox::stub();
+    for number in 0..22 {
+        let options = format!("-DN={number}");
+        sandbox.kernel(Way::Cached, SOURCE, &options).ok();
+    }
+    for (arguments, expected) in [
+        (&[][..], 20),
+        (&["--since", "2020-01"], 22),
+        (&["--since", "52w"], 22),
+        (&["--since", "2020-01-01", "--last", "3"], 3),
+        (&["--since", "2130-01-01"], 0),
+    ] {
+        let found = json(&sandbox, arguments);
+        assert_eq!(
+            found.as_array().map(Vec::len),
+            Some(expected),
+            "{arguments:?}"
+        );
+    }
+    let none = sandbox.oclcache(&["explain", "--since", "2130-01-01"]).ok();
+    let words = "oclcache: nothing was compiled since then\n";
+    assert_eq!((&*none.stdout, &*none.stderr), ("", words));
+    let key = json(&sandbox, &["--last", "1"])[0]["key"].clone();
+    let key = key.as_str().expect("a key");
+    for wrong in [&["--since", "yesterday"][..], &["--since", "7d", key]] {
+        let ran = sandbox.oclcache(&[&["explain"], wrong].concat());
+        assert_eq!(ran.code, Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn counters_that_are_reset_leave_what_explain_reads() {
+    let sandbox = Sandbox::stub();
+    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    let before = json(&sandbox, &[]);
+    let zeroed = sandbox.oclcache(&["stats", "--zero"]).ok();
+    let words = "oclcache: all counters are reset; entries, and the journal that `oclcache explain` reads, are kept\n";
+    assert_eq!(zeroed.stderr, words);
+    assert_eq!(json(&sandbox, &[]), before);
+    let help = sandbox.oclcache(&["stats", "--help"]).ok().stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = "Reset all counters; entries, and the journal that `explain` reads, are kept";
+    assert!(help.contains(words), "{help}");
+}

@@ -49,6 +49,7 @@ mod many_entries;
 mod neighbors;
 mod opened_later;
 mod output_snapshots;
+mod own_cache;
 mod policy;
 mod privilege;
 mod process;

@@ -1,18 +1,24 @@
-//! Builds a program on each device through us, cold and warm. If a build fails, it is tried without us to find the cause.
+//! Builds a program on each device through us, cold and warm. If a build fails, it is tried without us to find the cause. Drivers'
+//! own caches are measured as well, and the cache keeps the result for [`crate::cli::own_caches`].
 
 use std::path::Path;
 
 use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
+use crate::cli::open::usable_store;
 use crate::cli::output::seconds;
-use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober};
+use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober, private_cache};
 use crate::cli::probe::worker::{ProbeBuild, ProbeBuilds, ProbeMessage};
 use crate::cli::worker::private_directory::PrivateDirectory;
+use crate::config::Config;
 use crate::log::path;
+use crate::store::Store;
+use crate::store::driver_costs::{self, OwnCache};
 
 const ABOUT: &str = "build";
 
 pub fn examine(
+    config: &Config,
     us: &Path,
     registered: &[Registered],
     prober: &Prober,
@@ -23,13 +29,14 @@ pub fn examine(
         if matches!(one.is, RegisteredAs::Driver(devices) if devices > 0)
             && seen.insert(&one.library)
         {
-            examine_driver(us, one, prober, report)?;
+            examine_driver(config, us, one, prober, report)?;
         }
     }
     Ok(())
 }
 
 fn examine_driver(
+    config: &Config,
     us: &Path,
     one: &Registered,
     prober: &Prober,
@@ -52,6 +59,9 @@ fn examine_driver(
         return Ok(());
     }
     let own = own_cache(driver, prober, &kept)?;
+    if let Some(own) = &own {
+        note(config, &kept, &cold, own);
+    }
     for (index, (cold, warm)) in self::built(&cold).zip(self::built(&warm)).enumerate() {
         let device = format!("{} ({})", cold.device, cold.platform);
         let [first, second] =
@@ -59,8 +69,9 @@ fn examine_driver(
         let text = format!("{device}: {first} cold, {second} warm");
         if warm.counted.hits > 0 {
             report.good(ABOUT, text);
-            let own = own.get(index).copied().flatten();
-            report.good("gain", gain(&device, own, &second));
+            if let Some(own) = own.as_ref().and_then(|own| own.get(index)) {
+                report.good("gain", gain(&device, *own, &second));
+            }
             continue;
         }
         let mut bypassed = cold.counted.bypassed.iter().chain(&warm.counted.bypassed);
@@ -84,12 +95,13 @@ fn examine_driver(
 const OWN_CACHE_SHARE: u64 = 3;
 const MIN_OWN_CACHE_GAIN_NS: u64 = 20_000_000;
 
-/// For each device: how long a build takes from the driver's own warm cache, in nanoseconds; None if it has none.
+/// For each device: how long a build takes from the driver's own warm cache, in nanoseconds; None if it has none. Nothing if the
+/// driver cannot build.
 fn own_cache(
     driver: &Path,
     prober: &Prober,
     kept: &PrivateDirectory,
-) -> std::io::Result<Vec<Option<u64>>> {
+) -> std::io::Result<Option<Vec<Option<u64>>>> {
     let caches = PrivateDirectory::new()?;
     let caches = &caches;
     let target = ProbeTarget::BareWithCache { driver, caches };
@@ -97,9 +109,40 @@ fn own_cache(
     let times = built(&cold).zip(built(&warm));
     let own = times.map(|(cold, warm)| {
         let (cold, warm) = (*cold.took_ns.as_ref().ok()?, *warm.took_ns.as_ref().ok()?);
-        is_cached(cold, warm).then_some(warm)
+        Some(is_cached(cold, warm).then_some(warm))
     });
     Ok(own.collect())
+}
+
+/// Has the user's cache keep what was measured on the driver's own caches. The private cache knows the driver, which has built there.
+fn note(config: &Config, kept: &PrivateDirectory, cold: &ProbeOutput, own: &[Option<u64>]) {
+    let private = Store::open_existing(&private_cache(kept));
+    let (Ok(Some(private)), Some(store), false) =
+        (private, usable_store(config), config.readonly())
+    else {
+        return;
+    };
+    let labels = built(cold).map(|built| built.counted.labels.as_ref());
+    let measured: Vec<(String, OwnCache)> = labels
+        .zip(own)
+        .filter_map(|(labels, load_ns)| {
+            let (family, device) = labels?.clone();
+            let load_ns = *load_ns;
+            Some((family, OwnCache { device, load_ns }))
+        })
+        .collect();
+    for driver in driver_costs::list(&private) {
+        let caches = measured
+            .iter()
+            .filter(|(family, _)| *family == driver.family);
+        let caches: Vec<OwnCache> = caches.map(|(_, cache)| cache.clone()).collect();
+        if caches.is_empty() {
+            continue;
+        }
+        if let Err(error) = driver_costs::note_own_caches(&store, &driver, &caches) {
+            tracing::debug!(%error, "what was measured on the driver's own cache is not kept");
+        }
+    }
 }
 
 fn is_cached(cold_ns: u64, warm_ns: u64) -> bool {

@@ -1,5 +1,6 @@
 //! The child process of a probe: loads a loader or a driver, and reports what it finds in lines of JSON.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -109,6 +110,8 @@ pub struct ProbeBuild {
 /// What we counted for a build.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildCounts {
+    /// The driver's family and the name of the device in the counters. They are not plain.
+    pub labels: Option<(String, String)>,
     pub hits: u64,
     pub misses: u64,
     /// Names of reasons.
@@ -234,6 +237,8 @@ fn use_loader(
 /// What we counted since the probe began.
 #[derive(Default)]
 struct Counts {
+    /// The builds of each driver and device.
+    builds: BTreeMap<(String, String), u64>,
     hits: u64,
     misses: u64,
     bypassed: Vec<(&'static str, u64)>,
@@ -244,10 +249,16 @@ impl Counts {
         let Some(run) = run.and_then(|run| Statistics::read_run(run).ok()) else {
             return Counts::default();
         };
-        let bypassed = run.totals.bypasses();
+        let totals = run.rows.total();
+        let builds = run.rows.by(|tag| (tag.driver.clone(), tag.device.clone()));
+        let builds = builds.into_iter();
+        let bypassed = totals.bypasses();
         Counts {
-            hits: run.totals.get(Counter::Hits),
-            misses: run.totals.get(Counter::Misses) + run.totals.get(Counter::Failed),
+            builds: builds
+                .map(|(labels, totals)| (labels, totals.builds()))
+                .collect(),
+            hits: totals.get(Counter::Hits),
+            misses: totals.get(Counter::Misses) + totals.get(Counter::Failed),
             bypassed: bypassed
                 .map(|(reason, count)| (reason.name(), count))
                 .collect(),
@@ -260,7 +271,15 @@ impl Counts {
             known.is_none_or(|(_, known)| known < count)
         };
         let bypassed = self.bypassed.iter().filter(is_more);
+        let has_built = |(labels, builds): &(&(String, String), &u64)| {
+            before.builds.get(*labels).copied().unwrap_or(0) < **builds
+        };
         BuildCounts {
+            labels: self
+                .builds
+                .iter()
+                .find(has_built)
+                .map(|(labels, _)| labels.clone()),
             hits: self.hits.saturating_sub(before.hits),
             misses: self.misses.saturating_sub(before.misses),
             bypassed: bypassed.map(|(name, _)| (*name).to_owned()).collect(),

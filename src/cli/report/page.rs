@@ -43,10 +43,10 @@ pub fn render(all: &CacheSummary, found: &ReportContent) -> String {
          <title>oclcache: what was avoided</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
          <header><h1>What oclcache avoided</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
          {sections}\
-         <footer><p>Compilation avoided is the compile time of the entries served, less the time to load them and what misses \
-         took longer. A program whose driver or library has a warm cache of its own saves less: <code>oclcache doctor</code> measures that for drivers.</p>\n<p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
+         <footer><p>In this page, {meaning}</p>\n<p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
          <p>This page contains names of programs, kernels and options. It has no scripts and loads nothing. Written by oclcache {version}.</p></footer>\n\
          </main></body></html>\n",
+        meaning = with_code(&all.own_caches.meaning(&all.counted.rows)),
         today = day(all.counted.today),
         sections = sections.concat(),
         version = env!("CARGO_PKG_VERSION"),

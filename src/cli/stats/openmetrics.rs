@@ -5,14 +5,14 @@
 use std::fmt::Write;
 
 use crate::cli::summary::CacheSummary;
-use crate::store::stats::{Counter, Totals};
+use crate::store::stats::{Counter, Rows, Totals};
 
 /// Labels and the sum that they belong to.
 type Labeled = (String, Totals);
 
-/// The text.
-pub fn render(all: &CacheSummary) -> String {
-    let sums = all.counted.rows.by(|tag| {
+/// The sums of these rows, those with builds.
+fn labeled(rows: &Rows) -> Vec<Labeled> {
+    let sums = rows.by(|tag| {
         [
             ("program", tag.program.clone()),
             ("driver", tag.driver.clone()),
@@ -21,10 +21,14 @@ pub fn render(all: &CacheSummary) -> String {
         .map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)))
         .join(",")
     });
-    let sums: Vec<Labeled> = sums
-        .into_iter()
-        .filter(|(_, totals)| totals.builds() > 0)
-        .collect();
+    let sums = sums.into_iter();
+    sums.filter(|(_, totals)| totals.builds() > 0).collect()
+}
+
+/// The text, for a summary with the counters as programs have counted: a counter must never fall, as what was saved may do when a
+/// driver's own cache is measured.
+pub fn render(mut all: CacheSummary) -> String {
+    let sums = labeled(&all.counted.rows);
     let mut shown = String::new();
     family(
         &mut shown,
@@ -79,6 +83,18 @@ pub fn render(all: &CacheSummary) -> String {
             let seconds = nanoseconds(totals) as f64 / 1e9;
             let _ = writeln!(shown, "{name}_total{{{labels}}} {seconds}");
         }
+    }
+    all.own_caches.discount(&mut all.counted.rows);
+    family(
+        &mut shown,
+        "oclcache_saved_seconds",
+        "gauge",
+        "seconds",
+        "Compilation avoided, less what misses took longer and what the driver's own cache would have avoided, where that was measured.",
+    );
+    for (labels, totals) in labeled(&all.counted.rows) {
+        let seconds = totals.saved_ns() as f64 / 1e9;
+        let _ = writeln!(shown, "oclcache_saved_seconds{{{labels}}} {seconds}");
     }
     let evicted = all.counted.rows.total().get(Counter::Evicted);
     family(

@@ -13,9 +13,6 @@ const DAYS: usize = 7;
 const NARROW: usize = 66;
 const WIDEST_NAME: &str = AVOIDED;
 const AVOIDED: &str = "compilation avoided";
-/// What the number is, and what it is not.
-const MEANING: &str = "compilation avoided is the compile time of the entries served, less the time to load them and what misses took \
-     longer. Where the driver or PyOpenCL has a warm cache of its own, a program saves less: `oclcache doctor` measures that for drivers.";
 
 /// The text.
 pub fn render(
@@ -61,7 +58,8 @@ pub fn render(
     if total.get(Counter::Hits) > 0 {
         shown.push('\n');
         let columns = width().unwrap_or(100).min(100);
-        shown += &wrapped("note:".to_owned() + " ", MEANING.split(' '), columns);
+        let meaning = all.own_caches.meaning(&all.counted.rows);
+        shown += &wrapped("note:".to_owned() + " ", meaning.split(' '), columns);
     }
     shown
 }

@@ -167,3 +167,32 @@ fn hits_write_nothing_and_the_end_of_a_process_only_until_enough_is_known() {
     }
     assert_eq!(process_with(60), 0);
 }
+
+/// A process that has read the file before the doctor writes it, and measures afterwards, loses nothing of it.
+#[test]
+fn what_the_doctor_measured_outlives_measurements_of_builds() {
+    let (_directory, store) = store();
+    let memory = CostMemory::default();
+    let times = CostTimes::of(1000, 10);
+    let record = |memory: &CostMemory| {
+        memory.add(&store, 0, || Some(driver(1)), CostSample::Recorded, times);
+    };
+    record(&memory);
+    let cache = |device: &str, load_ns| OwnCache {
+        device: device.to_owned(),
+        load_ns,
+    };
+    let note = |caches: &[OwnCache]| note_own_caches(&store, &driver(1), caches).expect("noted");
+    note(&[cache("one", Some(7)), cache("two", None)]);
+    record(&memory);
+    note(&[cache("one", Some(8))]);
+    record(&memory);
+    let [known] = &list(&store)[..] else {
+        panic!("one driver");
+    };
+    assert_eq!(known.recorded.count, 3);
+    assert_eq!(
+        known.own_caches,
+        [cache("two", None), cache("one", Some(8))]
+    );
+}

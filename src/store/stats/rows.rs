@@ -46,7 +46,7 @@ pub(super) struct StoredRow {
 
 impl Rows {
     /// Adds to the row of a tag.
-    pub(super) fn add(&mut self, tag: RowTag, totals: &Totals) {
+    pub fn add(&mut self, tag: RowTag, totals: &Totals) {
         self.0.entry(tag).or_default().add(totals);
     }
 
@@ -82,6 +82,16 @@ impl Rows {
     pub fn of(&self, is_such: impl Fn(&RowTag) -> bool) -> Rows {
         let rows = self.0.iter().filter(|(tag, _)| is_such(tag));
         Rows(rows.map(|(tag, row)| (tag.clone(), row.clone())).collect())
+    }
+
+    /// Has the hits of each row count as avoided only what the driver's own cache would not have avoided. `own_load_ns` tells how
+    /// long that takes for a build; None if there is no such cache, or it is not known.
+    pub fn discount(&mut self, own_load_ns: impl Fn(&RowTag) -> Option<u64>) {
+        for (tag, row) in &mut self.0 {
+            if let Some(own_load_ns) = own_load_ns(tag) {
+                row.discount(own_load_ns);
+            }
+        }
     }
 
     /// The row of a tag.

@@ -58,10 +58,11 @@ fn nonce() -> u64 {
 
 fn begin(kind: &str, source: &[u8], options: &[u8]) {
     let text = source;
+    let digest = fnv64(&[kind.as_bytes(), source, options]);
     let source = source_digest(source);
     let options = String::from_utf8_lossy(options);
     config::log(format!("compile {kind} {source:016x} {options}").trim_end());
-    thread::sleep(config::build_time());
+    thread::sleep(config::compile_time(digest));
     while config::is_stuck(text) {
         thread::sleep(Duration::from_secs(3600));
     }

@@ -78,10 +78,6 @@ pub fn asynchronous() -> bool {
     is("STUB_ASYNC", "1")
 }
 
-pub fn build_time() -> Duration {
-    Duration::from_millis(number("STUB_BUILD_MS", 0))
-}
-
 /// How long it takes to give a program's binaries, unless it was made of one.
 pub fn fetch_time() -> Duration {
     Duration::from_millis(number("STUB_FETCH_MS", 0))
@@ -117,19 +113,33 @@ pub fn sub_devices() -> String {
     env::var("STUB_SUB_DEVICES").unwrap_or_default()
 }
 
-/// The nonce of a build of this digest, from a cache below the directory that XDG_CACHE_HOME names.
-pub fn cached_nonce(digest: u64, fresh: u64) -> u64 {
+/// The value of this name in a cache below the directory that XDG_CACHE_HOME names; otherwise the fresh one, which is kept there.
+fn cached(name: &str, fresh: u64) -> u64 {
     let home = env::var_os("XDG_CACHE_HOME").filter(|_| is("STUB_OWN_CACHE", "1"));
     let Some(home) = home.map(std::path::PathBuf::from) else {
         return fresh;
     };
-    let file = home.join(format!("stub-{digest:016x}"));
+    let file = home.join(name);
     let known = std::fs::read_to_string(&file).ok();
     known.and_then(|text| text.parse().ok()).unwrap_or_else(|| {
         let _ = std::fs::create_dir_all(&home);
         let _ = std::fs::write(&file, fresh.to_string());
         fresh
     })
+}
+
+/// The nonce of a build of this digest, from the driver's own cache.
+pub fn cached_nonce(digest: u64, fresh: u64) -> u64 {
+    cached(&format!("stub-{digest:016x}"), fresh)
+}
+
+/// How long a compilation of this digest takes: no time if another process left it in the driver's own cache.
+pub fn compile_time(digest: u64) -> Duration {
+    let own = u64::from(std::process::id());
+    match cached(&format!("stub-time-{digest:016x}"), own) == own {
+        true => Duration::from_millis(number("STUB_BUILD_MS", 0)),
+        false => Duration::ZERO,
+    }
 }
 
 /// How long a binary takes to load.

@@ -20,7 +20,7 @@
 //! | `STUB_KERNELS_KEEP` | 1 | 0: a program is dead when it is released, although kernels of it live; `crash`: asking it ends the process |
 //! | `STUB_KEEPS` | none | what a program that is built again keeps: `variables`, with the same options, or `kernels` |
 //! | `STUB_SUB_DEVICES` | none | the device can be divided, and programs for a half are for it (`own`) or for the whole device (`root`) |
-//! | `STUB_OWN_CACHE` | 0 | 1: a cache below `XDG_CACHE_HOME`: builds of equal programs give equal binaries also with `STUB_VARY` |
+//! | `STUB_OWN_CACHE` | 0 | 1: a cache below `XDG_CACHE_HOME`: builds of equal programs give equal binaries also with `STUB_VARY`, and take no time in later processes |
 //! | `STUB_REFUSE_BINARIES` | 0 | 1: clCreateProgramWithBinary refuses everything |
 //! | `STUB_LOAD` | none | file whose words say what happens where a binary is loaded, see `load`: unlike variables, it is in no key |
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |

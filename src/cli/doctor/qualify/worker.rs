@@ -168,11 +168,11 @@ fn cached(subject: &Subject<'_>) -> Measured {
     let answers = subject.answers()?;
     let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
     let counts = run.and_then(|run| Statistics::read_run(&run).ok());
-    let counts = counts.unwrap_or_default();
-    let bypassed = counts.totals.bypasses();
+    let totals = counts.unwrap_or_default().rows.total();
+    let bypassed = totals.bypasses();
     Ok(Measurement::Answers(ShownAnswers {
         answers,
-        hits: counts.totals.get(Counter::Hits),
+        hits: totals.get(Counter::Hits),
         bypassed: bypassed
             .map(|(reason, _)| reason.name().to_owned())
             .collect(),
