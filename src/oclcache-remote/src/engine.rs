@@ -103,11 +103,28 @@ pub trait Engine: Send + Sync {
     }
 }
 
+/// The answer to an attempt to take a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// Whether it was taken.
+    pub is_ours: bool,
+    /// The object that the lease is for, if there is one.
+    pub object: Option<Vec<u8>>,
+}
+
 /// Single flight across hosts. A lease has a name, and a token that only its holder knows.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Takes a lease unless somebody holds it. Returns whether it was taken.
-    async fn acquire(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool>;
+    /// Takes a lease unless somebody holds it, and then reads the object that the lease is for, up to a size, in one round trip.
+    /// The last holder wrote the object before it gave the lease back, so whoever takes the lease finds it.
+    async fn acquire(
+        &self,
+        name: &str,
+        token: &str,
+        lifetime: Duration,
+        object: &str,
+        limit: u64,
+    ) -> Outcome<Acquired>;
     /// Makes a lease last longer. Returns whether it is still ours.
     async fn renew(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool>;
     /// Gives a lease back, if it is ours.

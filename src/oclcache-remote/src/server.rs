@@ -277,19 +277,24 @@ impl Server {
         let mut found = found.into_iter();
         let entry = found.next();
         let bundle = found.next();
-        let end = match entry {
-            Some(Fetched::Found(object)) => self.store(key, *object, false).await,
-            Some(Fetched::Refused(_)) => FetchEnd::Refused,
-            Some(Fetched::Missing) | None => {
-                Counters::add(&self.shared.counters.misses, 1);
-                FetchEnd::Missing
-            }
-        };
+        let end = self.keep(key, entry.unwrap_or(Fetched::Missing)).await;
+        if end == FetchEnd::Missing {
+            Counters::add(&self.shared.counters.misses, 1);
+        }
         if let Some(Fetched::Found(bundle)) = bundle {
             let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
             tokio::spawn(bundles::prefetch(self.clone(), keys));
         }
         end
+    }
+
+    /// Stores an entry that somebody asked for, if it was found.
+    async fn keep(self: &Arc<Self>, key: KeyBytes, entry: Fetched) -> FetchEnd {
+        match entry {
+            Fetched::Found(object) => self.store(key, *object, false).await,
+            Fetched::Refused(_) => FetchEnd::Refused,
+            Fetched::Missing => FetchEnd::Missing,
+        }
     }
 
     /// Checks an entry as an import does, and stores it.
