@@ -27,6 +27,8 @@ pub enum EngineError {
     TimedOut,
     /// It refuses our credentials, or what they may do.
     Denied(String),
+    /// It refuses a signature because its clock and ours differ.
+    ClockDiffers(String),
     /// It has no room, or wants fewer requests. Reads may still work.
     Full(String),
     /// Anything else.
@@ -39,6 +41,9 @@ impl fmt::Display for EngineError {
             EngineError::Unreachable(why) => write!(f, "the server cannot be reached: {why}"),
             EngineError::TimedOut => f.write_str("the server does not answer in time"),
             EngineError::Denied(why) => write!(f, "the server refuses the credentials: {why}"),
+            EngineError::ClockDiffers(why) => {
+                write!(f, "the clocks of this machine and the server differ: {why}")
+            }
             EngineError::Full(why) => {
                 write!(f, "the server is full or wants fewer requests: {why}")
             }

@@ -236,9 +236,12 @@ impl Guarded {
                 breaker.writes_pause_until = Some(Instant::now() + WRITE_PAUSE);
                 return;
             }
-            Some(EngineError::Unreachable(_) | EngineError::Denied(_) | EngineError::TimedOut) => {
-                breaker.errors = MAX_ERRORS;
-            }
+            Some(
+                EngineError::Unreachable(_)
+                | EngineError::Denied(_)
+                | EngineError::ClockDiffers(_)
+                | EngineError::TimedOut,
+            ) => breaker.errors = MAX_ERRORS,
             Some(EngineError::Failed(_)) => breaker.errors += 1,
         }
         if breaker.errors >= MAX_ERRORS {

@@ -362,6 +362,7 @@ impl Server {
                 EngineError::Unreachable(_) => "check that the server runs, its address (`oclcache config get remote`) and the network",
                 EngineError::TimedOut => "check the server and the network; until then everything is compiled here",
                 EngineError::Denied(_) => "set the password anew: `oclcache config set remote` with a URL that has user and password",
+                EngineError::ClockDiffers(_) => "set the clock of this machine (`timedatectl set-ntp true`), or that of the server",
                 EngineError::Full(_) => "make room there or let it evict (Redis: `maxmemory-policy allkeys-lru`); reading goes on",
                 EngineError::Failed(_) => "see the log of the server",
             };
