@@ -221,13 +221,15 @@ impl Server {
             false => {
                 let fetch = self.start_fetch(key, get.first_missed.0);
                 let wait = Duration::from_micros(get.wait_us.into());
-                let predicted = self.shared.guarded.round_trip();
-                if predicted.is_some_and(|predicted| predicted > wait) {
+                if self.shared.guarded.is_slower_than(wait) {
                     return connection.answer(&Answer::Later);
                 }
                 match tokio::time::timeout(wait, fetch).await {
                     Ok(end) => end,
-                    Err(_) => return connection.answer(&Answer::Later),
+                    Err(_) => {
+                        self.shared.guarded.note_late(wait);
+                        return connection.answer(&Answer::Later);
+                    }
                 }
             }
         };
