@@ -272,16 +272,28 @@ impl Server {
         if with_bundle {
             wanted.push((Kind::Bundle, first_missed));
         }
+        let with_recipe = self.local.takes_recipes();
+        if with_recipe {
+            wanted.push((Kind::Recipe, key));
+        }
         let Ok(found) = self.shared.fetch(&wanted).await else {
             locked(&self.bundles).not_fetched(&first_missed);
             return FetchEnd::Failed;
         };
         let mut found = found.into_iter();
+        let recipe = match with_recipe {
+            true => found.next_back(),
+            false => None,
+        };
         let entry = found.next();
         let bundle = found.next();
         let end = self.keep(key, entry.unwrap_or(Fetched::Missing)).await;
         if end == FetchEnd::Missing {
             Counters::add(&self.shared.counters.misses, 1);
+            // It saves no build now, so it is no hit.
+            if let Some(recipe) = recipe {
+                self.keep(key, recipe).await;
+            }
         }
         if let Some(Fetched::Found(bundle)) = bundle {
             let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);

@@ -332,7 +332,7 @@ impl SharedStore {
         locked(&self.refused).remove(&name);
         locked(&self.missing).remove(&name);
         Counters::add(&self.counters.bytes_out, length);
-        if kind == Kind::Entry {
+        if kind != Kind::Bundle {
             Counters::add(&self.counters.uploads, 1);
         }
         Ok(Uploaded::Written)
