@@ -242,6 +242,9 @@ fn explain_tells_what_other_machines_get_and_what_came_from_them() {
         .file_name()
         .and_then(|name| name.to_str())
         .expect("a key");
+    // Its key has values of variables.
+    assert_eq!(explained(&lab, built), "unsent");
+    lab.sandbox.set("OCLCACHE_REMOTE_CONTENT", "all");
     assert_eq!(explained(&lab, built), "pending");
     let shown = lab.command(&["explain", "--remote"]).ok().stdout;
     assert!(shown.contains("remote: to be sent"), "{shown}");
