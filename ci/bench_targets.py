@@ -1,10 +1,12 @@
 """What oclcache is to reach, and whether the figures of one run of ci/bench show it."""
 
 import bench_busy
+import bench_remote
 import bench_repeated
 import bench_texts
 import figures
-from bench_tables import missed, of
+from bench_tables import missed as missed_way
+from bench_tables import of
 
 LARGER = 1.02
 DRIVERS = ("PoCL", "Intel CPU")
@@ -68,7 +70,7 @@ def misses(rows):
         if row["driver"] not in DRIVERS:
             continue
         for kind, words in ("build", "build call"), ("whole", "whole process"):
-            miss, bare = of(row, missed(row), kind), of(row, "bare", kind)
+            miss, bare = of(row, missed_way(row), kind), of(row, "bare", kind)
             if miss:
                 yield ratio_at_most(f"{row['driver']}, {row['program']}: a miss / bare, {words}", miss, bare, LARGER)
 
@@ -138,8 +140,45 @@ def texts(rows):
             yield ratio_at_most(f"{row['driver']}, {row['text']}: {way} / bare", row[way], row["bare"], bench_texts.LARGER)
 
 
+def remote(found):
+    milliseconds = lambda seconds: f"{1e3 * seconds:.1f} ms"
+    warm = {}
+    for row in bench_remote.parts_of(found, "hits"):
+        name, extra = f"{row['program']}: {bench_remote.kind_of(row)}", figures.median(bench_remote.above(row))
+        yield at_most(f"{name}: not served", row["programs"] - figures.median(row["served"]), 0, str)
+        if row["warm"]:
+            warm[row["program"], row["trip"], row["kind"]] = extra
+            limit = bench_remote.ABOVE_LOCAL[row["trip"]][row["kind"] == bench_remote.BUNDLE]
+            yield at_most(f"{name}: above local hits", extra, limit, milliseconds)
+        else:
+            cold = extra - warm[row["program"], row["trip"], row["kind"]]
+            yield at_most(f"{name}: above a warm one", cold, bench_remote.COLD, milliseconds)
+    for row in bench_remote.parts_of(found, "misses"):
+        bare = row["seconds"]["no remote store"]
+        for way, seconds in row["seconds"].items():
+            if seconds is not bare:
+                limit = bench_remote.MISS if way.startswith("an empty store") else bench_remote.UNREACHABLE
+                yield ratio_at_most(f"{row['program']}: {way} / no remote store", seconds, bare, limit)
+    for row in bench_remote.parts_of(found, "local"):
+        yield ratio_at_most(f"{row['program']}: local hits, a remote store / none", row["configured"], row["none"], LARGER)
+    for row in bench_remote.parts_of(found, "cluster"):
+        yield at_most("64 processes on 8 hosts: compilations above one for each program", max(row["compilations"]) - bench_remote.CLUSTER_PROGRAMS, 0, str)
+        limit = bench_remote.CLUSTER_TIMES * figures.median(row["alone"]) + bench_remote.CLUSTER_PLUS
+        yield at_most("64 processes on 8 hosts: until all end", figures.median(row["together"]), limit, milliseconds)
+
+
+def missed(lines):
+    r"""What does not hold, by name.
+
+    >>> missed([["a", "at most 2", "3", "does not hold"], ["b", "at most 2", "1", "holds"]])
+    'Missed, 1 of 2:\n- a: 3, wanted at most 2'
+    """
+    wrong = [f"- {what}: {value}, wanted {wanted}" for what, wanted, value, outcome in lines if outcome != verdict(True)]
+    return "\n".join([f"Missed, {len(wrong)} of {len(lines)}:", *wrong]) if wrong else ""
+
+
 def table(found):
-    """Every target that the parts which were measured have figures for."""
+    """Every target that the parts which were measured have figures for, and by name those that are missed."""
     programs = [*found.get("small", ()), *found.get("real", ())]
     lines = [*hits(programs), *misses(programs), *pocl(programs, found.get("spied", ()))]
     lines += at_once(found.get("processes", ()))
@@ -147,4 +186,5 @@ def table(found):
         lines += library(found["library"], programs)
     lines += levels(found.get("levels", ()))
     lines += [*busy(found.get("busy", ())), *repeated(found.get("repeated", ())), *texts(found.get("texts", ()))]
-    return figures.markdown(["target", "wanted", "found", ""], lines)
+    lines += remote(found.get("remote", ()))
+    return "\n\n".join(filter(None, (figures.markdown(["target", "wanted", "found", ""], lines), missed(lines))))

@@ -1,4 +1,5 @@
-"""Checks the licenses of all dependencies (normal, build and development) against the list in ci/licenses."""
+"""Checks the licenses of all dependencies (normal, build and development) of the library, the command and the helper of the remote
+level, which has a lockfile of its own, against the list in ci/licenses."""
 
 import json
 import pathlib
@@ -7,6 +8,9 @@ import subprocess
 import sys
 
 LIST = pathlib.Path(__file__).with_name("licenses")
+TOP = LIST.parent.parent
+# Each has a lockfile of its own.
+MANIFESTS = (TOP / "Cargo.toml", TOP / "src" / "oclcache-remote" / "Cargo.toml")
 
 
 def satisfied(expression, allowed):
@@ -63,11 +67,14 @@ def output(*argv):
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def dependencies():
+def dependencies(manifest=MANIFESTS[0]):
+    """The packages of other people that are used on this machine."""
     host = re.search(r"^host: (\S+)$", output("rustc", "-vV"), re.MULTILINE)[1]
-    metadata = json.loads(output("cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host))
-    used = {node["id"] for node in metadata["resolve"]["nodes"]} - set(metadata["workspace_members"])
-    return [package for package in metadata["packages"] if package["id"] in used]
+    argv = ("cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host, "--manifest-path", str(manifest))
+    metadata = json.loads(output(*argv))
+    used = {node["id"] for node in metadata["resolve"]["nodes"]}
+    # Packages of this project come from a path.
+    return [package for package in metadata["packages"] if package["id"] in used and package["source"]]
 
 
 def verdict(package, allowed):
@@ -84,8 +91,9 @@ def verdict(package, allowed):
 def main():
     lines = (line.split("#")[0].strip() for line in LIST.read_text().splitlines())
     allowed = {line for line in lines if line}
-    packages = dependencies()
-    wrong = [(package, verdict(package, allowed)) for package in packages]
+    # The two lockfiles may have different versions of one package.
+    packages = {package["id"]: package for manifest in MANIFESTS for package in dependencies(manifest)}
+    wrong = [(package, verdict(package, allowed)) for package in packages.values()]
     wrong = [f"{package['name']} {package['version']}: {what}" for package, what in wrong if what]
     if wrong:
         sys.exit("licenses that are not in ci/licenses:\n" + "\n".join(wrong))

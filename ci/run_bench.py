@@ -12,6 +12,7 @@ import bench_busy
 import bench_levels
 import bench_library
 import bench_processes
+import bench_remote
 import bench_repeated
 import bench_tables
 import bench_targets
@@ -31,6 +32,7 @@ PARTS = {
     "busy": lambda runs: list(bench_busy.rows(runs)),
     "repeated": lambda runs: list(bench_repeated.rows(runs)),
     "texts": lambda runs: list(bench_texts.rows(runs)),
+    "remote": bench_remote.rows,
 }
 # The others take long and are named.
 USUAL = ("small", "real", "spied", "processes", "library", "levels")
@@ -75,6 +77,7 @@ def print_all(found, runs):
         "First hits of 10 kernels beside a busy disk:": bench_busy.table(found.get("busy", ())),
         "Five runs in a row:": bench_repeated.table(found.get("repeated", ())),
         "Sources of megabytes, whole processes:": bench_texts.table(found.get("texts", ())),
+        "Programs that another machine has built, from Redis:": bench_remote.table(found.get("remote", ())),
         "Targets:": bench_targets.table(found),
     }
     for title, text in sections.items():

@@ -84,13 +84,14 @@ impl Cache {
             binaries: entry.binaries().collect(),
         };
         let is_built_here = self.is_built_here(key, entry.bytes());
+        let marker = is_built_here
+            .then(|| self.built_here(key, &content))
+            .flatten();
         let replaced = store.replace(key, &content, &origin);
         self.memory.forget(key);
         match replaced {
             Ok(removed) => {
-                if is_built_here {
-                    self.share(store, key, &content);
-                }
+                self.share(store, key, marker.as_ref());
                 let place = Labels {
                     driver: &meta.driver_family,
                     ..Labels::default()

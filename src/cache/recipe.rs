@@ -164,12 +164,13 @@ impl Cache {
         if store.which_entry(&key) != before {
             return Ok(Kept::Recipe);
         }
+        let marker = self.built_here(&key, &content);
         Ok(match store.publish(&key, &content) {
             Ok(removed) => {
                 let events = [Counter::Recipes.by(1), Counter::Evicted.by(removed)];
                 self.count(plan.place(), &events);
                 autobake::recipe_written(&self.config);
-                self.share(store, &key, &content);
+                self.share(store, &key, marker.as_ref());
                 Kept::Recipe
             }
             Err(error) => {

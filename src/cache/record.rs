@@ -160,6 +160,7 @@ impl Cache {
         if bake::is_audited(&key, &content) {
             return Kept::Nothing;
         }
+        let marker = self.built_here(&key, &content);
         let published = store.publish(&key, &content);
         self.memory.forget(&key);
         match published {
@@ -168,7 +169,7 @@ impl Cache {
                 self.count(plan.place(), &events);
                 self.prove_baked(store, miss);
                 self.recorded_by_baker(key);
-                self.share(store, &key, &content);
+                self.share(store, &key, marker.as_ref());
                 Kept::Entry
             }
             Err(error) => {

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::driver::{self, Driver, reentrancy};
 use crate::key::ingredients::Key;
 use crate::remote::client::{AskedEnd, Lease, Question, RemoteClient};
+use crate::remote::outbox::Marker;
 use crate::remote::protocol::Request;
 use crate::remote::start;
 use crate::store::Store;
@@ -106,12 +107,18 @@ impl Cache {
         }
     }
 
-    /// Notes that an entry was stored that this machine's driver built, so that it is sent to other machines.
-    pub(super) fn share(&self, store: &Store, key: &Key, content: &EntryContent<'_>) {
-        if let Some(client) = &self.remote
-            && let Ok(bytes) = content.encode(key)
-        {
-            client.built(&self.config, store, key, content.meta, &bytes);
+    /// Notes that this machine's driver built an entry, before it is stored. Other processes and the helper may read it as soon as
+    /// it is, and would take it for another machine's. None: it is not to be sent to other machines.
+    pub(super) fn built_here(&self, key: &Key, content: &EntryContent<'_>) -> Option<Marker> {
+        let client = self.remote.as_ref()?;
+        let bytes = content.encode(key).ok()?;
+        client.built(&self.config, key, content.meta, &bytes)
+    }
+
+    /// Has an entry sent to other machines, after it was stored.
+    pub(super) fn share(&self, store: &Store, key: &Key, marker: Option<&Marker>) {
+        if let (Some(client), Some(marker)) = (&self.remote, marker) {
+            client.send(&self.config, store, key, marker);
         }
     }
 

@@ -1,5 +1,7 @@
 //! `oclcache explain`: why builds were not hits.
 
+mod remote;
+
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -17,6 +19,7 @@ use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::{FormerName, NotBakeable};
 use crate::store::journal::{self, BuildResult, JournalRecord, Kept};
+use remote::RemoteFacts;
 
 /// How many builds are listed if nothing else is asked for.
 const LISTED: usize = 20;
@@ -37,6 +40,9 @@ pub struct ExplainArgs {
     /// Only those since this day (2026-11-21), month (2026-11) or time ago (7d); days are in UTC
     #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with = "key")]
     since: Option<Since>,
+    /// Also tell which entries came from other machines, and which other machines get
+    #[arg(long)]
+    remote: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -45,11 +51,16 @@ pub struct ExplainArgs {
 impl ExplainArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let past = store()?.map(BuildHistory::read).transpose()?;
+        let remote = self.remote.then(RemoteFacts::read).transpose()?;
+        let remote = remote.as_ref();
+        if let Some(trouble) = remote.and_then(RemoteFacts::trouble) {
+            say(&format!("oclcache: {trouble}"));
+        }
         match (past, &self.key) {
             (None, Some(digits)) => Err(no_entry(digits)),
             (Some(past), Some(digits)) => {
                 let key = choose_key(past.keys(), digits, "explain")?;
-                of_key(&past, &key, self.json)
+                of_key(&past, &key, remote, self.json)
             }
             (past, None) => {
                 let most = match (self.last, self.since) {
@@ -65,10 +76,27 @@ impl ExplainArgs {
                     newest.map(move |record| (record, past.why(record)))
                 });
                 if self.json {
-                    let rows = records.map(|(record, why)| as_json(record, &why));
+                    let rows = records.map(|(record, why)| {
+                        let mut row = as_json(record, &why);
+                        if let (Some((remote, past)), Some(build)) =
+                            (remote.zip(past.as_ref()), &record.build)
+                        {
+                            row["remote"] = remote.as_json(&build.key, past.entry(&build.key));
+                        }
+                        row
+                    });
                     return print_json(&rows.collect());
                 }
-                let rows = records.map(|(record, why)| as_text(record, &why, SHOWN_OF_A_KIND));
+                let rows = records.map(|(record, why)| {
+                    let mut rows = as_text(record, &why, SHOWN_OF_A_KIND);
+                    if let (Some((remote, past)), Some(build)) =
+                        (remote.zip(past.as_ref()), &record.build)
+                    {
+                        let words = remote.words(&build.key, past.entry(&build.key));
+                        add_row(&mut rows, &format!("remote: {words}"));
+                    }
+                    rows
+                });
                 let rows: Vec<String> = rows.collect();
                 if past.as_ref().is_none_or(|past| past.records.is_empty()) {
                     say("oclcache: the journal is empty: no program was compiled yet");
@@ -82,7 +110,12 @@ impl ExplainArgs {
 }
 
 /// Everything known about one key.
-fn of_key(past: &BuildHistory, key: &Key, json: bool) -> Result<ExitCode, Failure> {
+fn of_key(
+    past: &BuildHistory,
+    key: &Key,
+    remote: Option<&RemoteFacts>,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let is_its =
         |record: &&JournalRecord| record.build.as_ref().is_some_and(|build| build.key == *key);
     let mut records: Vec<&JournalRecord> = past.records.iter().rev().filter(is_its).collect();
@@ -97,10 +130,18 @@ fn of_key(past: &BuildHistory, key: &Key, json: bool) -> Result<ExitCode, Failur
     if json {
         let rows = records.map(|(record, why)| as_json(record, &why));
         let rows: Vec<Value> = rows.collect();
-        return print_json(&json!({ "key": key.hex(), "entry": entry.is_some(), "records": rows }));
+        let mut all = json!({ "key": key.hex(), "entry": entry.is_some(), "records": rows });
+        if let Some(remote) = remote {
+            all["remote"] = remote.as_json(key, entry);
+        }
+        return print_json(&all);
     }
     let rows = records.map(|(record, why)| as_text(record, &why, usize::MAX));
-    print(rows.collect::<String>().as_bytes())
+    let mut rows = rows.collect::<String>();
+    if let Some(remote) = remote {
+        add_row(&mut rows, &format!("remote: {}", remote.words(key, entry)));
+    }
+    print(rows.as_bytes())
 }
 
 fn outcome(ended: &BuildResult) -> &'static str {
@@ -177,11 +218,8 @@ fn as_text(record: &JournalRecord, why: &MissExplanation, of_a_kind: usize) -> S
         let _ = write!(shown, ", kernels {}", kernels(&record.kernel_names));
     }
     shown.push('\n');
-    let mut row = |words: &str| {
-        let _ = writeln!(shown, "{:<10}{words}", "");
-    };
     for words in words(why, of_a_kind) {
-        row(&words);
+        add_row(&mut shown, &words);
     }
     if let Some(build) = &record.build {
         let mut words = format!("key {}", &build.key.hex()[..SHOWN_DIGITS]);
@@ -194,7 +232,12 @@ fn as_text(record: &JournalRecord, why: &MissExplanation, of_a_kind: usize) -> S
                 ago(now.saturating_sub(meta.created.saturating_mul(1000))),
             );
         }
-        row(&words);
+        add_row(&mut shown, &words);
     }
     shown
+}
+
+/// Adds a line below a head line.
+fn add_row(shown: &mut String, words: &str) {
+    let _ = writeln!(shown, "{:<10}{words}", "");
 }

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Share the cache between machines, by a store such as Redis
 #[derive(Args)]
 #[command(
-    after_help = "Verbs: status; join -; invite [--public] [--name NAME]; trust NAME KEY [--system]; untrust KEY; key; key new [--ci]; push [--all]; pull; gc\n`oclcache remote VERB --help` describes a verb.\nExample: oclcache remote status\nExample: oclcache remote trust alice RWQ..."
+    after_help = "Verbs: status; doctor; join -; invite [--public] [--name NAME]; trust NAME KEY [--system]; untrust KEY; key; key new [--ci]; push [--all]; pull; gc\n`oclcache remote VERB --help` describes a verb.\nExample: oclcache remote status\nExample: oclcache remote trust alice RWQ..."
 )]
 pub struct RemoteArgs {
     /// A verb of `oclcache-remote`, and its arguments

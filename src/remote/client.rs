@@ -15,8 +15,8 @@ use super::{start, state};
 use crate::config::Config;
 use crate::fork_generation::generation;
 use crate::key::ingredients::{Key, sha256};
-use crate::store::Store;
 use crate::store::entry::Meta;
+use crate::store::{Store, StoreError};
 
 /// How often a wait looks whether the call still needs the answer.
 const SLICE: Duration = Duration::from_millis(25);
@@ -254,22 +254,28 @@ impl RemoteClient {
         self.budget.saw(time);
     }
 
-    /// Notes that this machine's driver built an entry that was just stored with these bytes, and has it sent.
-    pub fn built(&self, config: &Config, store: &Store, key: &Key, meta: &Meta, bytes: &[u8]) {
-        let Some(outbox) = self.outbox(config) else {
-            return;
-        };
+    /// Notes that this machine's driver built an entry that is about to be stored with these bytes. None: it is not to be sent.
+    pub fn built(&self, config: &Config, key: &Key, meta: &Meta, bytes: &[u8]) -> Option<Marker> {
+        let outbox = self.outbox(config)?;
         if meta.imported || meta.signer().is_some() {
-            return;
+            return None;
         }
         let marker = Marker {
             sha256: sha256(bytes),
             compile_ns: meta.compile_ns,
             is_pending: meta.is_pending(),
         };
-        match outbox.mark(key, &marker) {
-            Ok(()) => self.tell(config, store, &Request::Put(*key)),
-            Err(error) => tracing::debug!(%error, "an entry is not sent to other machines"),
+        let noted = outbox.note_built(key, &marker);
+        noted.inspect_err(not_sent).is_ok().then_some(marker)
+    }
+
+    /// Has the entry of a marker sent, which was just stored.
+    pub fn send(&self, config: &Config, store: &Store, key: &Key, marker: &Marker) {
+        let Some(outbox) = self.outbox(config) else {
+            return;
+        };
+        if outbox.mark(key, marker).inspect_err(not_sent).is_ok() {
+            self.tell(config, store, &Request::Put(*key));
         }
     }
 
@@ -292,6 +298,10 @@ impl RemoteClient {
         });
         opened.as_ref()
     }
+}
+
+fn not_sent(error: &StoreError) {
+    tracing::debug!(%error, "an entry is not sent to other machines");
 }
 
 /// Whether the store is not to be asked now.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! $XDG_STATE_HOME/oclcache/outbox/<cache>/<key>    the marker of an entry that is to be sent
-//! $XDG_STATE_HOME/oclcache/sent/<cache>/<key>      the same once the entry was sent, or need not be
+//! $XDG_STATE_HOME/oclcache/sent/<cache>/<key>      the same if the entry was sent, need not be, or is being stored
 //! marker = a frame (see `framing`) of [`Marker`]
 //! cache  = a hash of the path of the cache directory
 //! ```
@@ -11,8 +11,9 @@
 //! since it may have been restored from a copy that others could change. So the markers are elsewhere, and have the digest of the
 //! entry. An entry without a marker, or with another digest, is never sent.
 //!
-//! A marker is written right after its entry. It survives the end of any process, and a marker that a power cut has damaged
-//! counts as none.
+//! The marker of an entry is in `sent` before the entry is stored. So whoever reads the entry, to send it or to add facts to it,
+//! knows whose it is. Right after the entry was stored, its marker is written to `outbox`. It survives the end of any process, and a
+//! marker that a power cut has damaged counts as none.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -77,14 +78,14 @@ impl Outbox {
         })
     }
 
-    /// Notes that this machine's driver built an entry with this content, which is to be sent.
+    /// Notes that this machine's driver built an entry with this content, which is about to be stored.
+    pub(crate) fn note_built(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
+        write(&self.sent, key, marker)
+    }
+
+    /// Notes that an entry is to be sent, which was noted as built here, and is stored now.
     pub(crate) fn mark(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        let bytes = framing::encode(MAGIC, marker).map_err(|error| StoreError {
-            action: "write",
-            path: self.pending.path().to_owned(),
-            error,
-        })?;
-        (self.pending).write_by_rename(&self.pending, &key.hex(), &bytes)
+        write(&self.pending, key, marker)
     }
 
     /// The keys of entries that are to be sent, in any order.
@@ -127,8 +128,10 @@ impl Outbox {
     /// # Errors
     /// The marker stays.
     pub fn sent(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        match read(&self.pending, key) {
-            Some(found) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
+        match (read(&self.pending, key), read(&self.sent, key)) {
+            (Some(found), None) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
+            // That one is the same, or is of an entry that is being stored now.
+            (Some(found), Some(_)) if found == *marker => self.pending.remove(&key.hex()).map(drop),
             _ => Ok(()),
         }
     }
@@ -167,6 +170,15 @@ impl Outbox {
 fn keys(place: &Directory) -> Result<Vec<Key>, StoreError> {
     let names = place.names()?.into_iter();
     Ok(names.filter_map(|name| Key::from_hex(&name)).collect())
+}
+
+fn write(place: &Directory, key: &Key, marker: &Marker) -> Result<(), StoreError> {
+    let bytes = framing::encode(MAGIC, marker).map_err(|error| StoreError {
+        action: "write",
+        path: place.path().to_owned(),
+        error,
+    })?;
+    place.write_by_rename(place, &key.hex(), &bytes)
 }
 
 fn read(place: &Directory, key: &Key) -> Option<Marker> {
@@ -223,6 +235,27 @@ mod tests {
         assert!(outbox.send_again(&KEY).expect("moved back"));
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
         assert!(!outbox.send_again(&Key([8; 32])).expect("nothing"));
+    }
+
+    #[test]
+    fn an_entry_counts_as_built_here_before_it_is_stored_and_when_its_forerunner_is_sent_meanwhile()
+    {
+        let (_state, outbox) = outbox();
+        let (old, new) = (marker(b"old"), marker(b"new"));
+        outbox.note_built(&KEY, &old).expect("noted");
+        assert!(outbox.is_built_here(&KEY, b"old"));
+        assert_eq!(outbox.pending().expect("listed"), []);
+        outbox.mark(&KEY, &old).expect("marked");
+        outbox.note_built(&KEY, &new).expect("noted");
+        assert!(outbox.is_built_here(&KEY, b"old"));
+        assert!(outbox.is_built_here(&KEY, b"new"));
+        outbox.sent(&KEY, &old).expect("removed");
+        assert_eq!(outbox.pending().expect("listed"), []);
+        assert!(outbox.is_built_here(&KEY, b"new"));
+        outbox.mark(&KEY, &new).expect("marked");
+        assert_eq!(outbox.pending().expect("listed"), [KEY]);
+        outbox.sent(&KEY, &new).expect("removed");
+        assert!(outbox.is_built_here(&KEY, b"new"));
     }
 
     #[test]

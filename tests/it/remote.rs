@@ -190,6 +190,76 @@ fn what_the_driver_built_here_is_marked_and_the_helper_is_told() {
 }
 
 #[test]
+fn the_marker_of_an_entry_is_there_before_the_entry() {
+    let test = "the order of marker and entry";
+    let Some(mut lab) = Lab::new(test, "leased").filter(|_| has_strace(test)) else {
+        return;
+    };
+    let trace = lab.sandbox.path("trace");
+    let mut command = lab.sandbox.command(Way::Cached, "strace");
+    command.args([
+        "-f",
+        "-y",
+        "-e",
+        "trace=rename,renameat,renameat2,link,linkat",
+    ]);
+    command
+        .arg("-o")
+        .arg(&trace)
+        .arg(example("client"))
+        .args(["many", "--keys", "1"]);
+    lab.sandbox.run(&mut command).ok();
+    lab.end();
+    let trace = fs::read_to_string(trace).expect("a trace");
+    let first = |place: &str| trace.lines().position(|line| line.contains(place));
+    let (marker, entry) = (first("/oclcache/sent/"), first("/v1/entries/"));
+    // Otherwise who reads the entry in between takes it for another machine's, and nobody ever sends it.
+    assert!(marker.is_some() && marker < entry, "{trace}");
+}
+
+#[test]
+fn explain_tells_what_other_machines_get_and_what_came_from_them() {
+    let Some(mut lab) = Lab::new("explain --remote", "give") else {
+        return;
+    };
+    let key = lab.give(1);
+    lab.build(1).ok();
+    let explained = |lab: &Lab, key: &str| {
+        let shown = lab
+            .command(&["explain", "--remote", "--json", key])
+            .ok()
+            .stdout;
+        let json: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        json["remote"]["state"]
+            .as_str()
+            .expect("a state")
+            .to_owned()
+    };
+    assert_eq!(explained(&lab, &key), "received");
+    lab.build(2).ok();
+    let [marker] = markers(&lab.sandbox).try_into().expect("one marker");
+    let built = marker
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a key");
+    // Its key has values of variables.
+    assert_eq!(explained(&lab, built), "unsent");
+    lab.sandbox.set("OCLCACHE_REMOTE_CONTENT", "all");
+    assert_eq!(explained(&lab, built), "pending");
+    let shown = lab.command(&["explain", "--remote"]).ok().stdout;
+    assert!(shown.contains("remote: to be sent"), "{shown}");
+    fs::remove_file(&marker).expect("removed");
+    assert_eq!(explained(&lab, built), "sent");
+    lab.sandbox.set("OCLCACHE_REMOTE", "off");
+    let refused = lab.command(&["explain", "--remote"]);
+    assert!(
+        refused.stderr.contains("config set remote"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
 fn a_build_that_fails_gives_its_lease_back() {
     let Some(mut lab) = Lab::new("the lease of a build that fails", "leased") else {
         return;

@@ -77,8 +77,9 @@ impl<'a> BakeSharing<'a> {
         if is_baked
             && let Some(client) = &self.client
             && let Ok(Some((entry, _))) = self.store.read(key)
+            && let Some(marker) = client.built(self.config, key, &entry.meta, entry.bytes())
         {
-            client.built(self.config, self.store, key, &entry.meta, entry.bytes());
+            client.send(self.config, self.store, key, &marker);
         }
         if let Some(lease) = lease {
             lease.done(is_baked);

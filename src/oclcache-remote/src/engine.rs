@@ -27,6 +27,8 @@ pub enum EngineError {
     TimedOut,
     /// It refuses our credentials, or what they may do.
     Denied(String),
+    /// It refuses a signature because its clock and ours differ.
+    ClockDiffers(String),
     /// It has no room, or wants fewer requests. Reads may still work.
     Full(String),
     /// Anything else.
@@ -39,6 +41,9 @@ impl fmt::Display for EngineError {
             EngineError::Unreachable(why) => write!(f, "the server cannot be reached: {why}"),
             EngineError::TimedOut => f.write_str("the server does not answer in time"),
             EngineError::Denied(why) => write!(f, "the server refuses the credentials: {why}"),
+            EngineError::ClockDiffers(why) => {
+                write!(f, "the clocks of this machine and the server differ: {why}")
+            }
             EngineError::Full(why) => {
                 write!(f, "the server is full or wants fewer requests: {why}")
             }
@@ -103,11 +108,28 @@ pub trait Engine: Send + Sync {
     }
 }
 
+/// The answer to an attempt to take a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// Whether it was taken.
+    pub is_ours: bool,
+    /// The object that the lease is for, if there is one.
+    pub object: Option<Vec<u8>>,
+}
+
 /// Single flight across hosts. A lease has a name, and a token that only its holder knows.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Takes a lease unless somebody holds it. Returns whether it was taken.
-    async fn acquire(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool>;
+    /// Takes a lease unless somebody holds it, and then reads the object that the lease is for, up to a size, in one round trip.
+    /// The last holder wrote the object before it gave the lease back, so whoever takes the lease finds it.
+    async fn acquire(
+        &self,
+        name: &str,
+        token: &str,
+        lifetime: Duration,
+        object: &str,
+        limit: u64,
+    ) -> Outcome<Acquired>;
     /// Makes a lease last longer. Returns whether it is still ours.
     async fn renew(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool>;
     /// Gives a lease back, if it is ours.

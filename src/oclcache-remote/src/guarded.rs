@@ -35,6 +35,8 @@ pub struct Guarded {
     breaker: Mutex<Breaker>,
     /// The mean time of a round trip, in microseconds; 0: unknown.
     round_trip_us: AtomicU64,
+    /// The longest time that a client has waited for an answer in vain, in microseconds; 0: one has come since.
+    late_us: AtomicU64,
     clock: fn() -> u64,
 }
 
@@ -83,6 +85,7 @@ impl Guarded {
             file,
             breaker: Mutex::new(breaker),
             round_trip_us: AtomicU64::new(0),
+            late_us: AtomicU64::new(0),
             clock: now_ms,
         }
     }
@@ -117,6 +120,18 @@ impl Guarded {
     pub fn round_trip(&self) -> Option<Duration> {
         let mean = self.round_trip_us.load(Ordering::Relaxed);
         (mean > 0).then(|| Duration::from_micros(mean))
+    }
+
+    /// Notes that an answer did not come within this time. No other client needs to find that out.
+    pub fn note_late(&self, waited: Duration) {
+        let waited = waited.as_micros() as u64;
+        self.late_us.fetch_max(waited, Ordering::Relaxed);
+    }
+
+    /// Whether an answer is not to be expected within this time.
+    pub fn is_slower_than(&self, wait: Duration) -> bool {
+        let late = Duration::from_micros(self.late_us.load(Ordering::Relaxed));
+        wait <= late || self.round_trip().is_some_and(|trip| trip > wait)
     }
 
     /// The engine itself, for what has no deadline.
@@ -211,6 +226,7 @@ impl Guarded {
     }
 
     fn measured(&self, took: Duration) {
+        self.late_us.store(0, Ordering::Relaxed);
         let took = (took.as_micros() as u64).max(1);
         let mean = self.round_trip_us.load(Ordering::Relaxed);
         let new = match mean {
@@ -236,9 +252,12 @@ impl Guarded {
                 breaker.writes_pause_until = Some(Instant::now() + WRITE_PAUSE);
                 return;
             }
-            Some(EngineError::Unreachable(_) | EngineError::Denied(_) | EngineError::TimedOut) => {
-                breaker.errors = MAX_ERRORS;
-            }
+            Some(
+                EngineError::Unreachable(_)
+                | EngineError::Denied(_)
+                | EngineError::ClockDiffers(_)
+                | EngineError::TimedOut,
+            ) => breaker.errors = MAX_ERRORS,
             Some(EngineError::Failed(_)) => breaker.errors += 1,
         }
         if breaker.errors >= MAX_ERRORS {

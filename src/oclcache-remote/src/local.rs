@@ -100,6 +100,11 @@ impl Local {
         }
     }
 
+    /// Whether recipes are stored.
+    pub fn takes_recipes(&self) -> bool {
+        self.bakes
+    }
+
     /// The store itself.
     pub fn store(&self) -> &LocalStore {
         &self.store

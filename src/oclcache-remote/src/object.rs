@@ -49,8 +49,10 @@ const LEVEL: i32 = 3;
 /// What an object holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// An entry.
+    /// An entry with binaries.
     Entry,
+    /// An entry without binaries: what is needed to bake it. Under a name of its own, so that it is in no baked entry's place.
+    Recipe,
     /// The keys that one process used.
     Bundle,
 }
@@ -60,6 +62,7 @@ impl Kind {
     pub fn letter(self) -> char {
         match self {
             Kind::Entry => 'e',
+            Kind::Recipe => 'r',
             Kind::Bundle => 'b',
         }
     }
@@ -67,6 +70,7 @@ impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         match byte {
             b'e' => Some(Kind::Entry),
+            b'r' => Some(Kind::Recipe),
             b'b' => Some(Kind::Bundle),
             _ => None,
         }

@@ -221,13 +221,15 @@ impl Server {
             false => {
                 let fetch = self.start_fetch(key, get.first_missed.0);
                 let wait = Duration::from_micros(get.wait_us.into());
-                let predicted = self.shared.guarded.round_trip();
-                if predicted.is_some_and(|predicted| predicted > wait) {
+                if self.shared.guarded.is_slower_than(wait) {
                     return connection.answer(&Answer::Later);
                 }
                 match tokio::time::timeout(wait, fetch).await {
                     Ok(end) => end,
-                    Err(_) => return connection.answer(&Answer::Later),
+                    Err(_) => {
+                        self.shared.guarded.note_late(wait);
+                        return connection.answer(&Answer::Later);
+                    }
                 }
             }
         };
@@ -270,26 +272,43 @@ impl Server {
         if with_bundle {
             wanted.push((Kind::Bundle, first_missed));
         }
+        let with_recipe = self.local.takes_recipes();
+        if with_recipe {
+            wanted.push((Kind::Recipe, key));
+        }
         let Ok(found) = self.shared.fetch(&wanted).await else {
             locked(&self.bundles).not_fetched(&first_missed);
             return FetchEnd::Failed;
         };
         let mut found = found.into_iter();
+        let recipe = match with_recipe {
+            true => found.next_back(),
+            false => None,
+        };
         let entry = found.next();
         let bundle = found.next();
-        let end = match entry {
-            Some(Fetched::Found(object)) => self.store(key, *object, false).await,
-            Some(Fetched::Refused(_)) => FetchEnd::Refused,
-            Some(Fetched::Missing) | None => {
-                Counters::add(&self.shared.counters.misses, 1);
-                FetchEnd::Missing
+        let end = self.keep(key, entry.unwrap_or(Fetched::Missing)).await;
+        if end == FetchEnd::Missing {
+            Counters::add(&self.shared.counters.misses, 1);
+            // It saves no build now, so it is no hit.
+            if let Some(recipe) = recipe {
+                self.keep(key, recipe).await;
             }
-        };
+        }
         if let Some(Fetched::Found(bundle)) = bundle {
             let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
             tokio::spawn(bundles::prefetch(self.clone(), keys));
         }
         end
+    }
+
+    /// Stores an entry that somebody asked for, if it was found.
+    async fn keep(self: &Arc<Self>, key: KeyBytes, entry: Fetched) -> FetchEnd {
+        match entry {
+            Fetched::Found(object) => self.store(key, *object, false).await,
+            Fetched::Refused(_) => FetchEnd::Refused,
+            Fetched::Missing => FetchEnd::Missing,
+        }
     }
 
     /// Checks an entry as an import does, and stores it.
@@ -357,6 +376,7 @@ impl Server {
                 EngineError::Unreachable(_) => "check that the server runs, its address (`oclcache config get remote`) and the network",
                 EngineError::TimedOut => "check the server and the network; until then everything is compiled here",
                 EngineError::Denied(_) => "set the password anew: `oclcache config set remote` with a URL that has user and password",
+                EngineError::ClockDiffers(_) => "set the clock of this machine (`timedatectl set-ntp true`), or that of the server",
                 EngineError::Full(_) => "make room there or let it evict (Redis: `maxmemory-policy allkeys-lru`); reading goes on",
                 EngineError::Failed(_) => "see the log of the server",
             };

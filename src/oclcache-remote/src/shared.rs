@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::engine::Outcome;
+use crate::engine::{Leases, Outcome};
 use crate::guarded::Guarded;
 use crate::keys::{SecretKey, TrustedKeys};
 use crate::object::{
@@ -171,11 +171,6 @@ impl SharedStore {
         }
     }
 
-    /// Asks the store again for an object that it lacked.
-    pub fn forget_missing(&self, kind: Kind, key: &KeyBytes) {
-        locked(&self.missing).remove(&self.name(kind, key));
-    }
-
     fn note_missing(&self, name: &str) {
         let mut missing = locked(&self.missing);
         if missing.len() >= MAX_REMEMBERED {
@@ -209,6 +204,32 @@ impl SharedStore {
             }
         }
         Ok(all)
+    }
+
+    /// Takes the lease of an entry unless somebody holds it, and reads and verifies the entry, in one round trip. Returns whether
+    /// the lease was taken.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn acquire(
+        &self,
+        leases: &dyn Leases,
+        key: &KeyBytes,
+        token: &str,
+        lifetime: Duration,
+    ) -> Outcome<(bool, Fetched)> {
+        let (lease, name) = (self.lease_name(key), self.name(Kind::Entry, key));
+        let acquired = leases.acquire(&lease, token, lifetime, &name, MAX_OBJECT_BYTES);
+        let acquired = self.guarded.run(acquired).await;
+        let acquired = acquired.inspect_err(|_| Counters::add(&self.counters.errors, 1))?;
+        let entry = match acquired.object {
+            None => Fetched::Missing,
+            Some(bytes) => {
+                locked(&self.missing).remove(&name);
+                self.verified(&name, &self.asked(Kind::Entry, key), &bytes)
+            }
+        };
+        Ok((acquired.is_ours, entry))
     }
 
     fn asked(&self, kind: Kind, key: &KeyBytes) -> Asked {
@@ -311,7 +332,7 @@ impl SharedStore {
         locked(&self.refused).remove(&name);
         locked(&self.missing).remove(&name);
         Counters::add(&self.counters.bytes_out, length);
-        if kind == Kind::Entry {
+        if kind != Kind::Bundle {
             Counters::add(&self.counters.uploads, 1);
         }
         Ok(Uploaded::Written)

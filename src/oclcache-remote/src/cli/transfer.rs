@@ -85,13 +85,17 @@ impl PullArgs {
         let shared = session::open(&settings)?;
         let (mut stored, mut refused) = (0_u64, 0_u64);
         let pulled = runtime()?.block_on(async {
-            let prefix = format!("{}e/", shared.root());
-            let objects = shared.guarded.list(&prefix).await?;
-            let keys = objects.iter().filter_map(|object| key_of(&object.name));
-            let lacking: Vec<KeyBytes> = keys.filter(|key| !local.has(key)).collect();
-            for batch in lacking.chunks(BATCH) {
-                let wanted: Vec<_> = batch.iter().map(|key| (Kind::Entry, *key)).collect();
-                for (key, found) in batch.iter().zip(shared.fetch(&wanted).await?) {
+            let mut wanted = Vec::new();
+            let kinds = [Kind::Entry, Kind::Recipe];
+            for kind in &kinds[..if local.takes_recipes() { 2 } else { 1 }] {
+                let prefix = format!("{}{}/", shared.root(), kind.letter());
+                let objects = shared.guarded.list(&prefix).await?;
+                let keys = objects.iter().filter_map(|object| key_of(&object.name));
+                let lacking = keys.filter(|key| !local.has(key));
+                wanted.extend(lacking.map(|key| (*kind, key)));
+            }
+            for batch in wanted.chunks(BATCH) {
+                for ((_, key), found) in batch.iter().zip(shared.fetch(batch).await?) {
                     match found {
                         Fetched::Found(object) => {
                             let signer = object.header.signer;

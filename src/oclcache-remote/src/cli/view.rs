@@ -241,8 +241,9 @@ async fn check(shared: &SharedStore, steps: &mut Steps) {
     let name = shared.lease_name(&[0; 32]);
     let second = Duration::from_secs(1);
     let probe = async {
-        let first = leases.acquire(&name, "a", second).await?;
-        let again = leases.acquire(&name, "b", second).await?;
+        let acquire = async |token| leases.acquire(&name, token, second, &name, 0).await;
+        let first = acquire("a").await?.is_ours;
+        let again = acquire("b").await?.is_ours;
         let renewed = leases.renew(&name, "a", second).await?;
         leases.release(&name, "b").await?;
         let holder = leases.holder(&name).await?;

@@ -153,11 +153,15 @@ fn client(settings: &EngineSettings) -> Result<reqwest::Client, String> {
         .map_err(|error| format!("there is no HTTP client: {error}"))
 }
 
+/// What S3 calls a signature whose time is too far from its own. The status is the same as for a wrong password.
+const CLOCK_DIFFERS: &str = "RequestTimeTooSkewed";
+
 /// What an error of OpenDAL means.
 fn judge(error: opendal::Error) -> EngineError {
     let why = error.to_string();
     let first_line = why.lines().next().unwrap_or_default().to_owned();
     match error.kind() {
+        _ if why.contains(CLOCK_DIFFERS) => EngineError::ClockDiffers(first_line),
         ErrorKind::PermissionDenied => EngineError::Denied(first_line),
         ErrorKind::RateLimited => EngineError::Full(first_line),
         // Not the digits alone: a name or a port may have them.

@@ -11,8 +11,8 @@ use redis::{AsyncConnectionConfig, Client, RedisError, TlsCertificates};
 use tokio::sync::Mutex;
 
 use super::{
-    CONNECT_TIMEOUT, Engine, EngineError, EngineSettings, Leases, ListedObject, OPERATION_TIMEOUT,
-    Outcome, Scheme,
+    Acquired, CONNECT_TIMEOUT, Engine, EngineError, EngineSettings, Leases, ListedObject,
+    OPERATION_TIMEOUT, Outcome, Scheme,
 };
 use crate::credentials::encoded;
 
@@ -220,12 +220,24 @@ impl Engine for Redis {
 
 #[async_trait]
 impl Leases for Redis {
-    async fn acquire(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool> {
+    async fn acquire(
+        &self,
+        name: &str,
+        token: &str,
+        lifetime: Duration,
+        object: &str,
+        limit: u64,
+    ) -> Outcome<Acquired> {
+        // The server executes them in this order.
         let mut commands = redis::pipe();
         let set = commands.cmd("SET").arg(name).arg(token).arg("NX");
         set.arg("PX").arg(lifetime.as_millis() as u64);
-        let (set,): (Option<String>,) = self.run(&commands).await?;
-        Ok(set.is_some())
+        commands.cmd("GETRANGE").arg(object).arg(0).arg(limit);
+        let (set, object): (Option<String>, Vec<u8>) = self.run(&commands).await?;
+        Ok(Acquired {
+            is_ours: set.is_some(),
+            object: Some(object).filter(|bytes| !bytes.is_empty()),
+        })
     }
 
     async fn renew(&self, name: &str, token: &str, lifetime: Duration) -> Outcome<bool> {

@@ -163,6 +163,25 @@ fn a_server_that_does_not_answer_is_left_at_the_deadline() {
 }
 
 #[test]
+fn after_an_answer_that_was_late_nobody_waits_as_long_until_one_has_come() {
+    let failed = Some(EngineError::Failed("x".to_owned()));
+    let (guarded, _, _) = guarded(vec![None, failed, None]);
+    let [second, minute, hour] = [1, 60, 3600].map(Duration::from_secs);
+    // Nothing is known yet.
+    assert!(!guarded.is_slower_than(second));
+    assert_eq!(run(guarded.check()), Ok(()));
+    assert!(!guarded.is_slower_than(second));
+    guarded.note_late(minute);
+    guarded.note_late(second);
+    assert!(guarded.is_slower_than(second) && guarded.is_slower_than(minute));
+    assert!(!guarded.is_slower_than(hour));
+    assert!(run(guarded.check()).is_err());
+    assert!(guarded.is_slower_than(minute));
+    assert_eq!(run(guarded.check()), Ok(()));
+    assert!(!guarded.is_slower_than(second));
+}
+
+#[test]
 fn credentials_that_are_refused_are_read_again_once() {
     let denied = || Some(EngineError::Denied("x".to_owned()));
     let (first, second, memory) = (Scripted::default(), Scripted::default(), Memory::default());

@@ -9,7 +9,6 @@ use oclcache::remote::protocol::{Answer, Get, Request};
 use super::connection::Connection;
 use super::{FetchEnd, Server, locked};
 use crate::engine::Leases;
-use crate::object::Kind;
 use crate::shared::KeyBytes;
 
 /// The shortest and the longest lease.
@@ -40,6 +39,16 @@ impl LeaseMemory {
     }
 }
 
+/// How the wait for the holder of a lease ended.
+enum HolderEnd {
+    /// The lease ended, or is somebody else's.
+    Ended,
+    /// The client has hung up.
+    ClientGone,
+    /// The store failed.
+    Failed,
+}
+
 /// How long a lease lasts without being renewed.
 fn lifetime(get: &Get) -> Duration {
     let estimate = Duration::from_micros(get.estimate_us);
@@ -61,57 +70,79 @@ impl Server {
         }
         let (name, token) = (self.shared.lease_name(&key), token());
         let lifetime = lifetime(get);
-        let mut pause = PAUSES.0;
-        let mut holder = None;
+        let release = async || {
+            let _ = guarded.run(leases.release(&name, &token)).await;
+        };
+        let mut has_waited = false;
         loop {
-            match guarded.run(leases.acquire(&name, &token, lifetime)).await {
-                Ok(true) => {
-                    connection.answer(&Answer::Leased);
-                    return self
-                        .hold(leases, &key, &name, &token, lifetime, connection)
-                        .await;
-                }
-                Ok(false) => {}
-                Err(_) => return connection.answer(&Answer::Miss),
-            }
-            connection.answer(&Answer::Elsewhere);
-            let mut told = Instant::now();
-            // Wait for the end of the other lease, or of the client.
-            loop {
-                tokio::select! {
-                    _ = connection.request() => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-                pause = PAUSES.1.min(pause * 2);
-                if told.elapsed() >= AGAIN {
-                    connection.answer(&Answer::Elsewhere);
-                    told = Instant::now();
-                }
-                match guarded.run(leases.holder(&name)).await {
-                    Ok(None) => break,
-                    Ok(other) if holder.is_some() && other != holder => {
-                        holder = other;
-                        break;
-                    }
-                    Ok(other) => holder = other,
-                    Err(_) => return connection.answer(&Answer::Miss),
-                }
-            }
-            // The holder writes the entry before it gives the lease back.
-            self.shared.forget_missing(Kind::Entry, &key);
-            match self.start_fetch(key, get.first_missed.0).await {
-                FetchEnd::Stored => return connection.answer(&Answer::Hit),
-                FetchEnd::Missing => locked(&self.leases).ended_in_vain(key),
-                FetchEnd::Refused | FetchEnd::Failed => return connection.answer(&Answer::Miss),
-            }
-            if locked(&self.leases).is_ignored(&key) {
+            let acquired = self.shared.acquire(leases, &key, &token, lifetime).await;
+            let Ok((is_ours, entry)) = acquired else {
                 return connection.answer(&Answer::Miss);
+            };
+            // Another host may have built it since this one found that the store lacks it.
+            let answer = match self.keep(key, entry).await {
+                FetchEnd::Stored => Some(Answer::Hit),
+                FetchEnd::Refused | FetchEnd::Failed => Some(Answer::Miss),
+                FetchEnd::Missing => {
+                    if has_waited {
+                        locked(&self.leases).ended_in_vain(key);
+                    }
+                    let is_ignored = locked(&self.leases).is_ignored(&key);
+                    is_ignored.then_some(Answer::Miss)
+                }
+            };
+            if let Some(answer) = answer {
+                connection.answer(&answer);
+                if is_ours {
+                    release().await;
+                }
+                return;
             }
-            pause = PAUSES.0;
+            if is_ours {
+                connection.answer(&Answer::Leased);
+                self.hold(leases, &key, &name, &token, lifetime, connection)
+                    .await;
+                return release().await;
+            }
+            match self.wait_for_holder(leases, &name, connection).await {
+                HolderEnd::Ended => has_waited = true,
+                HolderEnd::ClientGone => return,
+                HolderEnd::Failed => return connection.answer(&Answer::Miss),
+            }
         }
     }
 
-    /// Renews a lease until the client is done or gone. What it has built is sent first.
+    /// Waits until the lease that somebody holds is given back, expires, or is somebody else's.
+    async fn wait_for_holder(
+        self: &Arc<Self>,
+        leases: &dyn Leases,
+        name: &str,
+        connection: &Connection,
+    ) -> HolderEnd {
+        let guarded = &self.shared.guarded;
+        let (mut pause, mut first) = (PAUSES.0, None);
+        connection.answer(&Answer::Elsewhere);
+        let mut told = Instant::now();
+        loop {
+            tokio::select! {
+                _ = connection.request() => return HolderEnd::ClientGone,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = PAUSES.1.min(pause * 2);
+            if told.elapsed() >= AGAIN {
+                connection.answer(&Answer::Elsewhere);
+                told = Instant::now();
+            }
+            match guarded.run(leases.holder(name)).await {
+                Ok(None) => return HolderEnd::Ended,
+                Ok(holder) if first.is_some() && holder != first => return HolderEnd::Ended,
+                Ok(holder) => first = holder,
+                Err(_) => return HolderEnd::Failed,
+            }
+        }
+    }
+
+    /// Renews a lease until the client is done or gone, and sends what it has built.
     async fn hold(
         self: &Arc<Self>,
         leases: &dyn Leases,
@@ -139,7 +170,6 @@ impl Server {
         if is_stored {
             self.send_now(key).await;
         }
-        let _ = guarded.run(leases.release(name, token)).await;
     }
 }
 

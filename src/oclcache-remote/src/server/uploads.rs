@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
+use oclcache::remote::outbox::Marker;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Server, locked};
@@ -46,6 +47,14 @@ enum Sent {
     Stopped,
 }
 
+/// What is sent of the entry of a marker.
+fn kind_of(marker: Option<Marker>) -> Kind {
+    match marker {
+        Some(marker) if marker.is_pending => Kind::Recipe,
+        _ => Kind::Entry,
+    }
+}
+
 impl Server {
     /// Sends what is in the outbox within a time. Returns how many entries are left.
     pub(super) async fn flush(&self, wait: Duration) -> u32 {
@@ -55,7 +64,7 @@ impl Server {
 
     /// Sends one entry at once, because another host waits for it.
     pub(super) async fn send_now(&self, key: &KeyBytes) {
-        self.send(key, false, false).await;
+        self.send(key, None, false).await;
     }
 
     /// Sends what is in the outbox, and the bundles.
@@ -74,14 +83,18 @@ impl Server {
             {
                 return;
             }
-            let Ok(present) = self.shared.present(Kind::Entry, &keys).await else {
-                return;
-            };
-            let sends = keys
-                .iter()
-                .zip(present)
-                .map(|(key, is_present)| self.send(key, is_present, true));
-            let sends: Vec<_> = sends.collect();
+            let is_recipe = |key: &KeyBytes| kind_of(self.local.marker(key)) == Kind::Recipe;
+            let (recipes, entries) = keys.into_iter().partition::<Vec<_>, _>(is_recipe);
+            let mut sends = Vec::new();
+            for (kind, keys) in [(Kind::Entry, &entries), (Kind::Recipe, &recipes)] {
+                let Ok(present) = self.shared.present(kind, keys).await else {
+                    return;
+                };
+                let keys = keys.iter().zip(present);
+                sends.extend(
+                    keys.map(|(key, is_present)| self.send(key, is_present.then_some(kind), true)),
+                );
+            }
             let mut sends = stream::iter(sends).buffer_unordered(CONCURRENT);
             while let Some(sent) = sends.next().await {
                 if sent == Sent::Stopped {
@@ -92,9 +105,11 @@ impl Server {
         self.send_bundles().await;
     }
 
-    /// `is_spared`: whether an entry that compiles fast is left out.
-    async fn send(&self, key: &KeyBytes, is_present: bool, is_spared: bool) -> Sent {
+    /// `present`: what the store has of this key. `is_spared`: whether an entry that compiles fast is left out.
+    async fn send(&self, key: &KeyBytes, present: Option<Kind>, is_spared: bool) -> Sent {
         let marker = self.local.marker(key);
+        // It may have been baked since.
+        let is_present = present == Some(kind_of(marker));
         let marker = marker.as_ref();
         if is_present {
             self.local.sent(key, marker);
@@ -115,9 +130,13 @@ impl Server {
             return Sent::Done;
         }
         let (created, time) = (outgoing.created, outgoing.compile_ns);
+        let kind = match outgoing.is_pending {
+            true => Kind::Recipe,
+            false => Kind::Entry,
+        };
         let upload = self
             .shared
-            .upload(Kind::Entry, key, &outgoing.bytes, created, time);
+            .upload(kind, key, &outgoing.bytes, created, time);
         match upload.await {
             Ok(_) => {
                 self.local.sent(key, marker);

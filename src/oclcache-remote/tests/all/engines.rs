@@ -173,25 +173,34 @@ fn one_host_at_a_time_holds_a_lease() {
     let settings = settings(&format!("redis://127.0.0.1:{}", server.port));
     let engine = oclcache_remote::engine::open(&settings).expect("an engine");
     let leases = engine.leases().expect("Redis has leases");
+    let acquire = async |token, lifetime| {
+        let acquired = leases.acquire("l", token, lifetime, "e", 100).await;
+        acquired.expect("asked")
+    };
     run(async {
         let long = Duration::from_secs(60);
-        assert_eq!(leases.acquire("l", "a", long).await, Ok(true));
-        assert_eq!(leases.acquire("l", "b", long).await, Ok(false));
+        assert!(acquire("a", long).await.is_ours);
+        assert!(!acquire("b", long).await.is_ours);
         assert_eq!(leases.renew("l", "b", long).await, Ok(false));
         assert_eq!(leases.renew("l", "a", long).await, Ok(true));
         leases.release("l", "b").await.expect("nothing is released");
         assert_eq!(leases.holder("l").await, Ok(Some("a".to_owned())));
+        assert_eq!(acquire("b", long).await.object, None);
+        let written = engine.write("e", b"entry".to_vec()).await;
+        written.expect("written");
         leases.release("l", "a").await.expect("released");
         assert_eq!(leases.holder("l").await, Ok(None));
+        // The next one finds what the last one wrote.
+        let acquired = acquire("b", Duration::from_millis(1)).await;
         assert_eq!(
-            leases.acquire("l", "b", Duration::from_millis(1)).await,
-            Ok(true)
+            (acquired.is_ours, acquired.object),
+            (true, Some(b"entry".to_vec()))
         );
         let holder = async || leases.holder("l").await.expect("asked");
         while holder().await.is_some() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(leases.acquire("l", "c", long).await, Ok(true));
+        assert!(acquire("c", long).await.is_ours);
     });
 }
 

@@ -1,6 +1,8 @@
 //! The fault table: a remote that is misspelt, unreachable, slow, full, lying or hostile never makes a build fail, and never puts a
 //! byte into the store that was not verified.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -61,6 +63,29 @@ fn a_connection_that_is_refused() {
         status.contains("cannot be reached") || status.contains("not asked"),
         "{status}"
     );
+}
+
+#[test]
+fn a_connection_that_is_refused_is_tried_once_in_each_pause_and_nobody_waits_for_it() {
+    const MANY: u32 = 20;
+    let port = free_port();
+    let mut host = host_on(port);
+    host.set("STUB_BUILD_MS", "20");
+    // Whoever waited until the deadline would be counted as late.
+    host.set("OCLCACHE_REMOTE_WAIT", "60s");
+    let trace = host.path("trace");
+    let mut helper = host.traced_helper("connect", &trace);
+    wait_for("a helper that serves", || host.is_served());
+    host.build(MANY).ok();
+    assert_eq!(host.compilations(), MANY as usize);
+    assert_eq!(host.stat("misses"), u64::from(MANY));
+    assert_eq!(host.stat("remote_late"), 0);
+    host.stop_helper();
+    helper.wait().expect("ended");
+    let trace = std::fs::read_to_string(&trace).expect("a trace");
+    let attempts = trace.matches(&format!("htons({port})")).count();
+    // Pauses double from 1 s, so five attempts take half a minute.
+    assert!((1..=5).contains(&attempts), "{attempts} attempts:\n{trace}");
 }
 
 #[test]
@@ -227,6 +252,13 @@ fn a_password_that_was_changed_is_named_and_a_new_one_is_taken() {
     host.remote(&["push"]).ok();
     assert_eq!(host.outbox(), 0);
     server.redis_cli(&["-a", "old", "CONFIG", "SET", "requirepass", "new"]);
+    let doctor = host.remote(&["doctor"]);
+    assert_ne!(doctor.code, Some(0));
+    assert!(
+        doctor.stdout.contains("refuses the credentials"),
+        "{}",
+        doctor.stdout
+    );
     host.build(2).ok();
     let pushed = host.remote(&["push"]);
     assert_ne!(pushed.code, Some(0));
@@ -293,13 +325,50 @@ fn a_disk_that_is_full() {
     let cache = host.path("home/.cache/oclcache");
     std::fs::create_dir_all(&cache).expect("made");
     let script = format!(
-        "mount -t tmpfs -o size=64k none '{}' && exec \"$@\"",
+        "cd '{}' && mount -t tmpfs -o size=64k none . && cd . && {{ cat /dev/zero > full 2>/dev/null || true; }} && exec \"$@\"",
         cache.display()
     );
     host.prefix = ["unshare", "--mount", "sh", "-c", &script, "sh"]
         .map(str::to_owned)
         .to_vec();
     host.build(KEYS).ok();
+    assert_eq!(host.compilations(), KEYS as usize);
+}
+
+#[test]
+fn a_clock_that_differs_is_named_by_those_who_sign_with_the_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 8192]);
+            let text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is too large.</Message></Error>";
+            let answer = format!(
+                "HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+                text.len()
+            );
+            let _ = client.write_all(answer.as_bytes());
+        }
+    });
+    let host = Host::new();
+    host.shell(&format!(
+        "oclcache config set remote 's3://user:password@bucket?endpoint=http://127.0.0.1:{port}'"
+    ))
+    .ok();
+    host.remote(&["key", "new", "--if-missing"]).ok();
+    let doctor = host.remote(&["doctor"]);
+    assert_ne!(doctor.code, Some(0));
+    assert!(
+        doctor
+            .stdout
+            .contains("clocks of this machine and the server differ"),
+        "{}",
+        doctor.stdout
+    );
+    host.build(KEYS).ok();
+    assert_eq!(host.compilations(), KEYS as usize);
+    let status = host.remote(&["status"]).ok().stdout;
+    assert!(status.contains("set the clock"), "{status}");
 }
 
 #[test]

@@ -130,6 +130,54 @@ fn a_colleague_reads_at_once_and_is_read_once_trusted() {
 }
 
 #[test]
+fn a_baked_entry_is_sent_although_its_recipe_was() {
+    let (server, url) = redis();
+    let objects = |kind: &str| {
+        let names = server.redis_cli(&["--scan", "--pattern", &format!("*/{kind}/*")]);
+        names.lines().count()
+    };
+    let hosts = [Host::new(), Host::new()].map(|mut host| {
+        host.set("OCLCACHE_RECORD", "bake");
+        host
+    });
+    let [a, b] = hosts;
+    a.shell(&format!("oclcache config set remote '{url}'")).ok();
+    a.build(KEYS).ok();
+    a.remote(&["push"]).ok();
+    assert_eq!((objects("r"), objects("e")), (KEYS as usize, 0));
+    a.shell("oclcache bake").ok();
+    a.remote(&["push"]).ok();
+    assert_eq!(objects("e"), KEYS as usize);
+    let invitation = a.shell("oclcache remote invite").ok().stdout;
+    std::fs::write(b.path("invitation"), invitation).expect("written");
+    b.shell(&format!(
+        "oclcache remote join - < '{}'",
+        b.path("invitation").display()
+    ))
+    .ok();
+    finds_all(&b);
+}
+
+#[test]
+fn the_help_of_the_command_names_all_verbs_of_the_helper() {
+    let host = Host::new();
+    let verbs = host.remote(&["--help"]).ok().stdout;
+    let (_, verbs) = verbs.split_once("Commands:\n").expect("verbs");
+    let help = host.shell("oclcache remote --help").ok().stdout;
+    let verbs = verbs.lines().take_while(|line| !line.is_empty());
+    let verbs: Vec<&str> = verbs
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(verbs.len() > 5, "{verbs:?}");
+    for verb in verbs {
+        let is_named = help
+            .split(|char: char| !char.is_alphanumeric())
+            .any(|word| word == verb);
+        assert!(is_named, "`{verb}` is missing: {help}");
+    }
+}
+
+#[test]
 fn an_invitation_is_not_shown_on_a_terminal() {
     let (_server, url) = redis();
     let a = Host::new();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tempfile::TempDir;
 
@@ -16,36 +16,41 @@ fn built() -> PathBuf {
         .into()
 }
 
-/// The directory in which oclcache is installed: all hosts share the files, as from one package.
-fn installed() -> &'static Path {
-    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
-        // Not below /tmp, where others could replace it: the library starts no such helper.
-        let directory = built().join(format!("remote-installed-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir(&directory).expect("made");
-        let files = [
-            (built().join("oclcache"), "oclcache"),
-            (built().join("liboclcache.so"), "liboclcache.so"),
-            (
-                env!("CARGO_BIN_EXE_oclcache-remote").into(),
-                "oclcache-remote",
-            ),
-        ];
-        for (from, to) in files {
-            // A hard link keeps what was built if cargo builds again.
-            let to = directory.join(to);
-            if std::fs::hard_link(&from, &to).is_err() {
-                std::fs::copy(&from, &to)
-                    .unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-            }
+/// The directory in which oclcache is installed: all hosts share the files, as from one package. It is removed with the last host.
+fn installed() -> Arc<TempDir> {
+    static INSTALLED: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(directory) = installed.upgrade() {
+        return directory;
+    }
+    // Not below /tmp, where others could replace it: the library starts no such helper.
+    let directory = tempfile::Builder::new()
+        .prefix("remote-installed-")
+        .tempdir_in(built())
+        .expect("a directory");
+    let files = [
+        (built().join("oclcache"), "oclcache"),
+        (built().join("liboclcache.so"), "liboclcache.so"),
+        (
+            env!("CARGO_BIN_EXE_oclcache-remote").into(),
+            "oclcache-remote",
+        ),
+    ];
+    for (from, to) in files {
+        // A hard link keeps what was built if cargo builds again.
+        let to = directory.path().join(to);
+        if std::fs::hard_link(&from, &to).is_err() {
+            std::fs::copy(&from, &to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         }
-        directory
-    })
+    }
+    let directory = Arc::new(directory);
+    *installed = Arc::downgrade(&directory);
+    directory
 }
 
 pub struct Host {
     directory: TempDir,
+    installed: Arc<TempDir>,
     /// Set for each program.
     pub variables: BTreeMap<String, OsString>,
     /// Put before each program.
@@ -82,6 +87,7 @@ impl Host {
             .expect("a directory");
         let host = Host {
             directory,
+            installed: installed(),
             variables: BTreeMap::new(),
             prefix: Vec::new(),
         };
@@ -95,9 +101,14 @@ impl Host {
             std::fs::write(directory.join("x.icd"), format!("{}\n", library.display()))
                 .expect("written");
         };
-        icd("icd", &installed().join("liboclcache.so"));
+        icd("icd", &host.installed("liboclcache.so"));
         icd("vendors", &stub);
         host
+    }
+
+    /// A file of oclcache.
+    fn installed(&self, name: &str) -> PathBuf {
+        self.installed.path().join(name)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -131,7 +142,10 @@ impl Host {
             .current_dir(self.directory.path());
         let path = std::env::var("PATH").unwrap_or_default();
         command
-            .env("PATH", format!("{}:{path}", installed().display()))
+            .env(
+                "PATH",
+                format!("{}:{path}", self.installed.path().display()),
+            )
             .env("LC_ALL", "C.UTF-8")
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
@@ -168,7 +182,7 @@ impl Host {
     }
 
     pub fn remote_command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command(&installed().join("oclcache-remote"));
+        let mut command = self.command(&self.installed("oclcache-remote"));
         command.args(arguments);
         command
     }
@@ -176,6 +190,39 @@ impl Host {
     /// A verb of the helper.
     pub fn remote(&self, arguments: &[&str]) -> Ran {
         self.run(&mut self.remote_command(arguments))
+    }
+
+    /// Starts the helper, and has a file list these system calls of it.
+    pub fn traced_helper(&self, calls: &str, trace: &Path) -> Child {
+        let mut command = self.command(Path::new("strace"));
+        command.args(["-f", "-e", &format!("trace={calls}"), "-o"]);
+        command.arg(trace).arg(self.installed("oclcache-remote"));
+        command.arg("serve").spawn().expect("strace")
+    }
+
+    /// Starts the helper with a clock that differs by this from the system's.
+    pub fn helper_at(&self, offset: &str) -> Child {
+        let mut command = self.command(Path::new("faketime"));
+        command.args(["-m", "--exclude-monotonic", "-f", offset]);
+        command.arg(self.installed("oclcache-remote")).arg("serve");
+        command.spawn().expect("faketime")
+    }
+
+    /// Whether a helper answers.
+    pub fn is_served(&self) -> bool {
+        let status = self.remote(&["status"]).ok().stdout;
+        status.contains("helper              runs")
+    }
+
+    /// A counter of oclcache's.
+    pub fn stat(&self, name: &str) -> u64 {
+        let mut command = self.command(&self.installed("oclcache"));
+        let text = self.run(command.args(["stats", "--json"])).ok().stdout;
+        let stats: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        // Those of the remote level are left out while they are zero.
+        stats
+            .get(name)
+            .map_or(0, |value| value.as_u64().expect("a number"))
     }
 
     /// The client with these arguments, ready to run.
