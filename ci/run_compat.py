@@ -19,7 +19,7 @@ import measure
 
 # Programs that take less seconds than this are run thrice, others once, unless that one run would fail the program.
 SHORT = 10.0
-HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "compiled", "edited", "bare", "warm", "verdict"]
+HEAD = ["program", "driver", "loader", "builds", "hits", "misses", "bypassed", "compiled", "edited", "bare", "warm", "avoided", "kept", "verdict"]
 NOTES = """
 builds: calls that succeeded in the warm run (and those that failed); hits, misses and bypassed are theirs. compiled: how
 often the driver compiled or linked in the warm run, and in the bare one, by a library that stands before the driver and knows
@@ -103,6 +103,30 @@ def builds_text(count):
     return f"{succeeded} ({count['failed']} failed)" if count["failed"] else str(succeeded)
 
 
+def kept_caches(client, bench):
+    """What oclcache says it avoided, and by how much shorter a run was, where other caches are those of an earlier run."""
+    argv, seconds, avoided = client.argv(), {False: [], True: []}, []
+    bench.doctor()
+    with measure.fresh_home() as home:
+        bench.run(argv, cached=False, home=home, may_fail=True)
+        for _ in range(3):
+            seconds[False].append(bench.run(argv, cached=False, home=home, may_fail=True).seconds)
+            run, count = bench.counted_run(argv, home=home, may_fail=True)
+            seconds[True].append(run.seconds)
+            avoided.append(count["avoided"])
+    shorter = statistics.median(seconds[False]) - statistics.median(seconds[True])
+    return {"avoided": statistics.median(avoided), "shorter": shorter}
+
+
+def avoided_text(avoided, shorter):
+    """Both in seconds.
+
+    >>> avoided_text(2.0, 1.96)
+    '2.00 of 1.96'
+    """
+    return f"{avoided:.2f} of {shorter:.2f}"
+
+
 def measure_client(client, driver, icd, runs, timed):
     """One row of the table, whether all is well, and all the seconds."""
     with measure.Bench(icd, spied=True) as bench:
@@ -139,11 +163,15 @@ def measure_client(client, driver, icd, runs, timed):
             explain(client, driver, outputs, cold_count, count)
         reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(count["bypass_reasons"].items()))
         medians = [f"{statistics.median(seconds):.2f}" for seconds in (bare_seconds, warm_seconds)]
+        shorter = statistics.median(bare_seconds) - statistics.median(warm_seconds)
+        kept = kept_caches(client, bench) if timed else None
+        avoided = [avoided_text(count["avoided"], shorter), avoided_text(**kept)] if kept else ["", ""]
         row = [
             *(client.title, driver, loader_of(trace), builds_text(count), str(count["hits"]), str(count["misses"]), reasons or "0"),
-            *(f"{warm.built} of {bare.built}", str(edited["misses"]) if edited else "", *medians, "; ".join(wrong) or "pass"),
+            *(f"{warm.built} of {bare.built}", str(edited["misses"]) if edited else "", *medians, *avoided, "; ".join(wrong) or "pass"),
         ]
-        return row, not wrong, {"bare_seconds": bare_seconds, "warm_seconds": warm_seconds, "cold_seconds": cold.seconds}
+        seconds = {"bare_seconds": bare_seconds, "warm_seconds": warm_seconds, "cold_seconds": cold.seconds}
+        return row, not wrong, {**seconds, "avoided_seconds": count["avoided"], "kept_caches": kept}
 
 
 def explain(client, driver, outputs, cold_count, count):
