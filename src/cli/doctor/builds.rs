@@ -126,7 +126,8 @@ fn note(config: &Config, kept: &PrivateDirectory, cold: &ProbeOutput, own: &[Opt
     let measured: Vec<(String, OwnCache)> = labels
         .zip(own)
         .filter_map(|(labels, load_ns)| {
-            let (family, device) = labels?.clone();
+            // A build that was bypassed may be counted for an unknown device.
+            let (family, device) = labels.filter(|(_, device)| !device.is_empty())?.clone();
             let load_ns = *load_ns;
             Some((family, OwnCache { device, load_ns }))
         })
