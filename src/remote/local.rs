@@ -9,7 +9,7 @@ use super::socket::{self, Listener};
 use super::state::{self, HelperState};
 use crate::cache::private_texts::{BuildLogs, without_secrets};
 use crate::config::Config;
-use crate::key::ingredients::{self, Ingredient, Key, Kind};
+use crate::key::ingredients::{self, Ingredient, Key, Kind, sha256};
 use crate::store::entry::{self, Entry, EntryContent, Meta};
 use crate::store::foreign::{self, ForeignOrigin};
 use crate::store::tier::{ReadError, Tier};
@@ -194,12 +194,14 @@ impl LocalStore {
     /// # Errors
     /// Why it is not sent.
     pub fn outgoing(&self, key: &Key, content: RemoteContent) -> Result<OutgoingEntry, NotSent> {
-        let Ok(Some((entry, _))) = self.store.read(key) else {
-            return Err(NotSent::Absent);
-        };
         let outbox = self.outbox.as_ref().ok_or(NotSent::NotBuiltHere)?;
-        let is_foreign = entry.meta.imported || entry.meta.signer().is_some();
-        if is_foreign || !outbox.is_built_here(key, entry.bytes()) {
+        let read = || match self.store.read(key) {
+            Ok(Some((entry, _))) => Some(entry),
+            _ => None,
+        };
+        let is_built_here = |entry: &Entry| outbox.is_built_here(key, entry.bytes());
+        let entry = settled(read, Entry::bytes, is_built_here)?;
+        if entry.meta.imported || entry.meta.signer().is_some() {
             return Err(NotSent::NotBuiltHere);
         }
         let marker = outbox.marker(key).ok_or(NotSent::NotBuiltHere)?;
@@ -301,6 +303,26 @@ impl LocalStore {
     }
 }
 
+/// Reads an entry that this machine's driver built. Facts may be added to it between the two looks at the entry and at its marker, so
+/// one that does not count as built here is read again until it has not changed meanwhile.
+fn settled<T>(
+    read: impl Fn() -> Option<T>,
+    bytes: impl Fn(&T) -> &[u8],
+    is_built_here: impl Fn(&T) -> bool,
+) -> Result<T, NotSent> {
+    let mut last = None;
+    loop {
+        let entry = read().ok_or(NotSent::Absent)?;
+        if is_built_here(&entry) {
+            return Ok(entry);
+        }
+        let digest = sha256(bytes(&entry));
+        if last.replace(digest) == Some(digest) {
+            return Err(NotSent::NotBuiltHere);
+        }
+    }
+}
+
 /// Whether a recipe says all that is compiled. One that hides an absolute path in its source has another key when it is planned here,
 /// so the baker refuses it before any driver reads the file.
 fn is_self_contained(entry: &Entry) -> bool {
@@ -349,4 +371,33 @@ fn encoded(key: &Key, entry: &Entry, content: RemoteContent) -> Result<Vec<u8>, 
         binaries: entry.binaries().collect(),
     };
     content.encode(key).map_err(|_| NotSent::Absent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// What `settled` makes of an entry that is this at each look; the last one stays. Only the last one is marked.
+    fn found(looks: &[&'static [u8]], marked: &[u8]) -> Result<&'static [u8], NotSent> {
+        let looks = RefCell::new(looks.iter().copied().rev().collect::<Vec<_>>());
+        let read = || {
+            let mut looks = looks.borrow_mut();
+            match looks.len() {
+                0 | 1 => looks.last().copied(),
+                _ => looks.pop(),
+            }
+        };
+        settled(read, |entry| entry, |entry| *entry == marked)
+    }
+
+    #[test]
+    fn an_entry_that_changes_between_two_looks_is_read_again_and_a_foreign_one_is_not_sent() {
+        assert_eq!(found(&[b"new"], b"new"), Ok(b"new".as_slice()));
+        assert_eq!(found(&[b"old", b"new"], b"new"), Ok(b"new".as_slice()));
+        assert_eq!(found(&[b"a", b"b", b"new"], b"new"), Ok(b"new".as_slice()));
+        assert_eq!(found(&[b"foreign"], b"new"), Err(NotSent::NotBuiltHere));
+        assert_eq!(found(&[], b"new"), Err(NotSent::Absent));
+    }
 }
