@@ -178,7 +178,8 @@ impl KnownVariables {
         choice: &Choice,
     ) -> Option<[Arc<DriverSurroundings>; 3]> {
         let first = process_variables::at_start();
-        if first.is_none() && choice.reads_first_environment() {
+        // If that is unknown, all other names are asked for as well, so that they are looked for at once.
+        if first.is_none() && choice.reads_first_environment() && !choice.is_unknown.get() {
             return None;
         }
         let names = choice.libraries.changes();
