@@ -24,6 +24,7 @@ use super::probe;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
+use crate::store::live;
 use crate::trust;
 use plan::{DATA, InstallPlan, registration};
 
@@ -316,6 +317,7 @@ fn say_removed(plan: &InstallPlan, whose: &InstallScope) {
     });
 }
 
+/// Also removes what the cache has in memory, where nobody would look for it.
 fn say_what_stays(whose: &InstallScope) {
     let files = [whose.icd(), whose.layer()];
     for file in files
@@ -335,7 +337,10 @@ fn say_what_stays(whose: &InstallScope) {
         return;
     }
     let store = usable_store(&config);
-    let bytes = store.map_or(0, |store| bytes_taken(&store));
+    let bytes = store.as_ref().map_or(0, bytes_taken);
+    if let Some(store) = store.filter(|_| !whose.dry_run && !config.readonly()) {
+        live::leave(&store);
+    }
     let shown = path(&directory);
     let remove = quoted(&directory).map_or_else(String::new, |quoted| {
         format!("; remove it with `rm -r {quoted}`")

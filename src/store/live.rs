@@ -188,6 +188,23 @@ fn is_abandoned(directory: &Directory, name: &str) -> bool {
     names.iter().all(is_old)
 }
 
+/// Moves what the live directory of a cache has to its disk, and removes the directory, unless programs still count there.
+pub fn leave(store: &Store) {
+    let Ok(Some(statistics)) = store.statistics() else {
+        return;
+    };
+    let Some(live) = store.live().filter(|_| statistics.counted().is_ok()) else {
+        return;
+    };
+    store.date_uses(uses::MAX_DATED);
+    let names = live.directory.names().unwrap_or_default();
+    let counts = |name: &String| Statistics::names(name) || Statistics::names_run(name);
+    if !names.iter().any(counts) {
+        remove_files(&live.directory);
+        live.directory.remove_itself();
+    }
+}
+
 /// Removes the live directory of a cache that is going to be removed.
 pub fn forget(cache: &Path) {
     let Ok(Some(root)) = Directory::open(&cache.join(VERSION_DIRECTORY)) else {

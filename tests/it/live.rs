@@ -74,6 +74,22 @@ fn the_first_process_that_hits_what_was_baked_changes_nothing_either() {
 }
 
 #[test]
+fn who_uninstalls_leaves_nothing_in_memory_once_no_program_counts_there() {
+    let sandbox = warm(Driver::Stub).expect("the stub");
+    let cache = sandbox.path("cache");
+    let uninstall = || {
+        sandbox.oclcache(&["uninstall", "--user"]).ok();
+        live_directories(&cache).len()
+    };
+    let mut turns = Turns::begin(&sandbox);
+    turns.turn("build 0 3", "built 3");
+    assert_eq!(uninstall(), 1);
+    assert!(turns.end(None).success());
+    assert_eq!(uninstall(), 0);
+    assert_eq!(sandbox.stat("hits"), 3 + 3);
+}
+
+#[test]
 fn a_live_directory_is_its_owners_only_and_one_for_each_cache() {
     let sandbox = warm(Driver::Stub).expect("the stub");
     let live = live_directories(&sandbox.path("cache"));
