@@ -40,6 +40,7 @@ def percentile(values, percent):
 def busy_disk(folder):
     """A process that writes 8 MiB below this folder, and waits for the disk, again and again."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder / "written")])
+    measure.beside.add(writer.pid)
     try:
         time.sleep(0.3)
         if writer.poll() is not None:
@@ -48,6 +49,7 @@ def busy_disk(folder):
     finally:
         writer.kill()
         writer.wait()
+        measure.beside.discard(writer.pid)
 
 
 def rows(runs):

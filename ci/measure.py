@@ -85,14 +85,22 @@ def adopt_orphans():
         stop("this system has no subreapers")
 
 
+# Processes that run beside what is measured.
+beside = set()
+
+
+def children():
+    tasks = pathlib.Path("/proc/self/task").glob("*/children")
+    return {int(number) for task in tasks for number in task.read_text().split()}
+
+
 def wait_for_orphans():
-    """Waits until nothing runs any more below this process; the processor seconds of what was left. A program that was started
-    and not waited for counts as left."""
+    """Waits until nothing runs any more below this process, except `beside`; the processor seconds of what was left. A program that was
+    started and not waited for counts as left."""
     seconds = 0.0
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            _, _, usage = os.wait4(-1, 0)
-            seconds += usage.ru_utime + usage.ru_stime
+    while left := children() - beside:
+        _, _, usage = os.wait4(left.pop(), 0)
+        seconds += usage.ru_utime + usage.ru_stime
     return seconds
 
 
