@@ -132,7 +132,7 @@ struct Choice<'a> {
     tools: &'a Arc<DriverNames>,
     /// Whether names occur in libraries or tools. Most variables are the same at all moments.
     occurring: RefCell<HashMap<String, bool>>,
-    /// Whether names must be looked for first, see [`DriverNames::has`].
+    /// Whether names must be loaded first, see [`DriverNames::has`].
     is_unknown: Cell<bool>,
     memory: &'a dyn FileMemory,
 }
@@ -178,8 +178,7 @@ impl KnownVariables {
         choice: &Choice,
     ) -> Option<[Arc<DriverSurroundings>; 3]> {
         let first = process_variables::at_start();
-        // If that is unknown, all other names are asked for as well, so that they are looked for at once.
-        if first.is_none() && choice.reads_first_environment() && !choice.is_unknown.get() {
+        if first.is_none() && choice.reads_first_environment() {
             return None;
         }
         let names = choice.libraries.changes();
@@ -228,23 +227,15 @@ impl Choice<'_> {
     /// Whether a library may read `/proc/self/environ`. It has the variables with which the process was started, whatever the
     /// program has changed since (measured: Intel's libintlc, libtbb and libtbbmalloc look for INTEL_ISA_DISABLE there).
     fn reads_first_environment(&self) -> bool {
-        self.is_in(&[self.libraries], b"environ")
+        self.has(self.libraries, b"environ")
     }
 
-    /// Whether a name occurs in one of these. If that is unknown it may, and all are asked, so that they find out together.
-    fn is_in(&self, places: &[&DriverNames], name: &[u8]) -> bool {
-        let mut is_known = true;
-        for place in places {
-            match place.has(name, self.memory) {
-                Some(true) => return true,
-                Some(false) => {}
-                None => is_known = false,
-            }
-        }
-        if !is_known {
-            self.is_unknown.set(true);
-        }
-        !is_known
+    /// Whether a name occurs in these libraries.
+    fn has(&self, libraries: &DriverNames, name: &[u8]) -> bool {
+        let occurs = libraries.has(name, self.memory);
+        self.is_unknown
+            .set(self.is_unknown.get() || occurs.is_none());
+        occurs.unwrap_or(true)
     }
 
     /// The part of these variables that is in the key, by name.
@@ -308,7 +299,8 @@ impl Choice<'_> {
             if let Some(occurs) = known.get(name) {
                 return *occurs;
             }
-            let occurs = self.is_in(&[self.libraries, self.tools], name.as_bytes());
+            let mut lists = [self.libraries, &**self.tools].into_iter();
+            let occurs = lists.any(|list| self.has(list, name.as_bytes()));
             known.insert(name.to_owned(), occurs);
             occurs
         };
@@ -402,25 +394,25 @@ impl Driver {
         let compilers = &self.known_identity(memory)?.compilers;
         let find = |before: &Tools| Tools::find(profile.tools, compilers, before, memory);
         let tools = self.variables.tools(age, find)?;
-        let libraries = self.names(memory)?;
-        let choose = || {
+        let choice = Choice {
+            profile,
+            suffix: &self.suffix,
+            libraries: self.names(memory)?,
+            tools: &tools.names,
+            occurring: RefCell::default(),
+            is_unknown: Cell::default(),
+            memory,
+        };
+        let mut chosen = self.variables.chosen(&self.opened_in, &choice);
+        if choice.is_unknown.get() {
+            choice.libraries.load(memory).ok()?;
+            choice.tools.load(memory).ok()?;
             let choice = Choice {
-                profile,
-                suffix: &self.suffix,
-                libraries,
-                tools: &tools.names,
                 occurring: RefCell::default(),
                 is_unknown: Cell::default(),
-                memory,
+                ..choice
             };
-            let chosen = self.variables.chosen(&self.opened_in, &choice);
-            (chosen, choice.is_unknown.get())
-        };
-        let (mut chosen, is_unknown) = choose();
-        if is_unknown {
-            libraries.load(memory).ok()?;
-            tools.names.load(memory).ok()?;
-            (chosen, _) = choose();
+            chosen = self.variables.chosen(&self.opened_in, &choice);
         }
         let [now, opened, started] = chosen?;
         let reads = now.reads.max(opened.reads).max(started.reads);

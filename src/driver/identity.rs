@@ -73,8 +73,6 @@ pub trait FileMemory {
     }
     /// Notes whether a name occurs in these libraries.
     fn note_name(&self, _libraries: &[u8; 32], _name: &[u8], _occurs: bool) {}
-    /// The names that are noted were looked for in the libraries now: they are worth a snapshot.
-    fn keep_names(&self) {}
     /// The state of the file that a path leads to, at any time since this look began; None: there is none.
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         FileFingerprint::at(path)
@@ -137,7 +135,7 @@ impl From<io::Error> for Unidentified {
 }
 
 /// How often a process looks at a driver that it cannot identify for now. A look takes some milliseconds, and a fault of a disk stays.
-pub(super) const MAX_LOOKS: u32 = 16;
+const MAX_LOOKS: u32 = 16;
 
 /// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
@@ -201,8 +199,12 @@ impl KnownIdentity {
         &self.late
     }
 
-    pub(super) fn add_names(&self, library: ScannedLibrary) {
-        self.names.add(vec![library]);
+    pub(super) fn add_names(
+        &self,
+        library: ScannedLibrary,
+        memory: &dyn FileMemory,
+    ) -> io::Result<()> {
+        self.names.add(vec![library], memory)
     }
 
     /// Gives up the identity for this process: something that belongs to it is not known.
@@ -446,7 +448,7 @@ impl Driver {
         // The order of loading and of directory entries has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let names = DriverNames::of(scanned);
+        let names = DriverNames::of(scanned, memory)?;
         let late = Late::new(ingredients, changes, &objects);
         let known = KnownIdentity {
             files,
@@ -497,8 +499,7 @@ impl Driver {
                 Err(error) => return Err(error),
             }
         }
-        known.names.add(libraries);
-        Ok(())
+        known.names.add(libraries, memory)
     }
 
     /// The files that translate an intermediate language for the driver.

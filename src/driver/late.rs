@@ -219,10 +219,13 @@ impl Late {
                 Err(error) => return Err(error),
             };
             let identity = file.identity.clone();
-            known.add_names(ScannedLibrary {
-                identity: identity.clone(),
-                path: path.clone(),
-            });
+            known.add_names(
+                ScannedLibrary {
+                    identity: identity.clone(),
+                    path: path.clone(),
+                },
+                memory,
+            )?;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let mut state = self.state.lock();
             let mut ingredients = state.ingredients.to_vec();

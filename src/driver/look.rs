@@ -224,10 +224,6 @@ impl FileMemory for Look<'_> {
         }
     }
 
-    fn keep_names(&self) {
-        self.snapshot.borrow_mut().is_new = true;
-    }
-
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         let mut states = self.states.borrow_mut();
         if states.since.elapsed() >= HOLDS {

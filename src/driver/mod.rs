@@ -36,7 +36,6 @@ mod loader_tables;
 pub mod look;
 mod mappings;
 mod name_ends;
-mod name_search;
 mod names;
 mod needed;
 pub mod notify;

@@ -7,9 +7,9 @@
 //! in a library with Rust code each name of capitals counts, whatever follows it. This is evidence and no proof: a name that is put
 //! together at run time is not found. For that the profiles have prefixes.
 //!
-//! The set is made once for a list of libraries and kept in the cache directory, when a second process asks for a name of its own: the
-//! first one looks for its names only, see [`super::name_search`]. Making it takes 0.28 s of CPU time for PoCL and 0.35 s for Intel's
-//! CPU runtime and rusticl. A process with 1000 more variables takes 4 to 15 ms more (measured in release builds).
+//! The set is made once for a list of libraries and kept in the cache directory. Reading the libraries takes 0.28 s of CPU time for
+//! PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process with 1000 more variables takes 4 to 15 ms more (measured in
+//! release builds).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -123,22 +123,19 @@ pub struct NameIndex {
 }
 
 impl Names {
-    /// The names in the libraries, if an earlier process has kept them in the cache directory.
-    pub fn recall(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> Option<Names> {
-        let identity = identity(libraries);
-        let file = memory.facts(&identity).ok().flatten()?;
-        Names::remembered(file, &identity)
-    }
-
     /// The names in the libraries: from the cache directory, or read now and stored there.
     ///
     /// # Errors
     /// A library cannot be read for now. One that cannot be read for good may have every name.
     pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Names> {
-        if let Some(names) = Names::recall(libraries, memory) {
+        let identity = identity(libraries);
+        let recall = || {
+            let file = memory.facts(&identity).ok().flatten()?;
+            Names::remembered(file, &identity)
+        };
+        if let Some(names) = recall() {
             return Ok(names);
         }
-        let identity = identity(libraries);
         let started = Instant::now();
         match scan(libraries, memory) {
             Ok(bytes) => {
@@ -151,8 +148,7 @@ impl Names {
                 );
                 memory.remember_facts(&identity, &bytes);
                 // From now on read from the file as in every other process, not from memory.
-                let names = Names::recall(libraries, memory);
-                let names = names.or_else(|| Names::fresh(bytes, &identity));
+                let names = recall().or_else(|| Names::fresh(bytes, &identity));
                 Ok(names.unwrap_or(Names::All))
             }
             Err(error) if !says_what_is_there(&error) => Err(error),
@@ -182,10 +178,16 @@ impl Names {
 
     /// Whether the name may be asked for. None if that is unknown, because a file is damaged: it may have every name.
     pub fn find(&mut self, name: &[u8]) -> Option<bool> {
-        let Some(end) = wanted_end(name) else {
+        // A name that cannot be text in data is recognized by its end: `%` and the like occur only in names of bash's functions.
+        let end = name
+            .rsplit(|byte| !is_in_a_name(*byte))
+            .next()
+            .unwrap_or_default();
+        if end.len() < MIN_LENGTH {
             return Some(true);
-        };
-        let (wanted, length) = (reversed(end), end.len());
+        }
+        let wanted = reversed(end);
+        let length = end.len().min(LENGTH);
         match self {
             Names::All => None,
             Names::Remembered(index, file, blocks) => index.has(&wanted, length, |number| {
@@ -303,14 +305,6 @@ impl NameIndex {
     }
 }
 
-/// The part of a name that is looked for: its last bytes. None: it is so short that any data may hold it.
-///
-/// A name that cannot be text in data is recognized by its end: `%` and the like occur only in names of bash's functions.
-pub(super) fn wanted_end(name: &[u8]) -> Option<&[u8]> {
-    let end = name.rsplit(|byte| !is_in_a_name(*byte)).next()?;
-    (end.len() >= MIN_LENGTH).then(|| &end[end.len().saturating_sub(LENGTH)..])
-}
-
 fn reversed(end: &[u8]) -> Reversed {
     let mut reversed = [0; LENGTH];
     for (to, from) in reversed.iter_mut().zip(end.iter().rev()) {
@@ -326,7 +320,7 @@ fn reversed(end: &[u8]) -> Reversed {
 pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
     let of_each = read_each(libraries, memory, |elf| {
         let mut gathered = Gathered::default();
-        each_text(elf, |text| gathered.add_end(text))?;
+        gathered.scan(elf)?;
         gathered.remove_repeated();
         Ok(gathered.names)
     })?;
@@ -377,51 +371,6 @@ impl ScannedLibrary {
     }
 }
 
-/// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources.
-const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
-
-/// Calls the function with each text in a library's data that ends as a name does. It may have other bytes before the name.
-///
-/// # Errors
-/// The library cannot be read, or the function fails.
-pub(super) fn each_text(
-    elf: &Elf,
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let sections = elf.sections()?;
-    let data = elf.data(&sections);
-    let comment = elf.comment(&sections);
-    let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
-    let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
-    elf.each_chunk(&data, LENGTH, |chunk, new| {
-        is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
-        each_end(chunk, new, |end| each(&chunk[..end]))
-    })?;
-    if is_of_rust {
-        elf.each_chunk(&data, LENGTH, |chunk, new| {
-            let is_in_rust =
-                |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-            let mut length = chunk[..new]
-                .iter()
-                .rev()
-                .take_while(|byte| is_in_rust(**byte))
-                .count();
-            for end in new..chunk.len() {
-                if !is_in_rust(chunk[end]) {
-                    length = 0;
-                    continue;
-                }
-                length += 1;
-                if length >= MIN_LENGTH {
-                    each(&chunk[end + 1 - length.min(LENGTH)..=end])?;
-                }
-            }
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
 #[derive(Default)]
 struct Gathered {
     names: Vec<Reversed>,
@@ -430,7 +379,45 @@ struct Gathered {
     distinct: usize,
 }
 
+/// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources.
+const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
+
 impl Gathered {
+    fn scan(&mut self, elf: &Elf) -> io::Result<()> {
+        let sections = elf.sections()?;
+        let data = elf.data(&sections);
+        let comment = elf.comment(&sections);
+        let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
+        let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
+        elf.each_chunk(&data, LENGTH, |chunk, new| {
+            is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
+            each_end(chunk, new, |end| self.add_end(&chunk[..end]))
+        })?;
+        if is_of_rust {
+            elf.each_chunk(&data, LENGTH, |chunk, new| {
+                let is_in_rust =
+                    |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+                let mut length = chunk[..new]
+                    .iter()
+                    .rev()
+                    .take_while(|byte| is_in_rust(**byte))
+                    .count();
+                for end in new..chunk.len() {
+                    if !is_in_rust(chunk[end]) {
+                        length = 0;
+                        continue;
+                    }
+                    length += 1;
+                    if length >= MIN_LENGTH {
+                        self.add(reversed(&chunk[end + 1 - length.min(LENGTH)..=end]))?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     /// Adds the name at the end of a text.
     fn add_end(&mut self, text: &[u8]) -> io::Result<()> {
         let text = &text[text.len().saturating_sub(LENGTH)..];

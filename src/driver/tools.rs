@@ -101,7 +101,7 @@ impl Tools {
         } = found;
         let names = match before.ingredients == ingredients {
             true => before.names.clone(),
-            false => Arc::new(DriverNames::of(scanned)),
+            false => Arc::new(DriverNames::of(scanned, memory).ok()?),
         };
         Some(Tools {
             ingredients,
