@@ -11,9 +11,9 @@
 //! since it may have been restored from a copy that others could change. So the markers are elsewhere, and have the digest of the
 //! entry. An entry without a marker, or with another digest, is never sent.
 //!
-//! The marker of an entry is in `sent` before the entry is stored. So whoever reads the entry, to send it or to add facts to it,
-//! knows whose it is. Right after the entry was stored, its marker is written to `outbox`. It survives the end of any process, and a
-//! marker that a power cut has damaged counts as none.
+//! A marker is written twice. Before its entry is stored it is written to `sent`: every process that reads the entry can then tell
+//! that this machine built it. After the entry is stored it is written to `outbox`, and the entry will be sent. A marker survives the
+//! end of any process, and one that a power cut has damaged counts as none.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -121,7 +121,7 @@ pub struct Acquired {
 #[async_trait]
 pub trait Leases: Send + Sync {
     /// Takes a lease unless somebody holds it, and then reads the object that the lease is for, up to a size, in one round trip.
-    /// The last holder wrote the object before it gave the lease back, so whoever takes the lease finds it.
+    /// A holder writes the object first and gives the lease back then. So the next holder finds the object.
     async fn acquire(
         &self,
         name: &str,

@@ -27,11 +27,8 @@ fn finds_all(b: &Host) {
     assert_eq!(b.compilations(), 0, "{}", b.remote(&["status"]).stdout);
 }
 
-fn lab(url: &str) {
-    let (a, b) = (Host::new(), Host::new());
-    a.shell(&format!("oclcache config set remote '{url}'")).ok();
-    build_and_send(&a);
-    // As `oclcache remote invite | ssh b oclcache remote join -`.
+/// As `oclcache remote invite | ssh b oclcache remote join -`.
+fn invite(a: &Host, b: &Host) {
     let invitation = a.shell("oclcache remote invite").ok().stdout;
     std::fs::write(b.path("invitation"), invitation).expect("written");
     b.shell(&format!(
@@ -39,6 +36,13 @@ fn lab(url: &str) {
         b.path("invitation").display()
     ))
     .ok();
+}
+
+fn lab(url: &str) {
+    let (a, b) = (Host::new(), Host::new());
+    a.shell(&format!("oclcache config set remote '{url}'")).ok();
+    build_and_send(&a);
+    invite(&a, &b);
     finds_all(&b);
     // And what b builds, a finds.
     b.build(KEYS + 2).ok();
@@ -148,13 +152,7 @@ fn a_baked_entry_is_sent_although_its_recipe_was() {
     a.shell("oclcache bake").ok();
     a.remote(&["push"]).ok();
     assert_eq!(objects("e"), KEYS as usize);
-    let invitation = a.shell("oclcache remote invite").ok().stdout;
-    std::fs::write(b.path("invitation"), invitation).expect("written");
-    b.shell(&format!(
-        "oclcache remote join - < '{}'",
-        b.path("invitation").display()
-    ))
-    .ok();
+    invite(&a, &b);
     finds_all(&b);
 }
 
@@ -236,13 +234,7 @@ fn what_a_machine_received_it_never_sends() {
     let (a, b) = (Host::new(), Host::new());
     a.shell(&format!("oclcache config set remote '{url}'")).ok();
     build_and_send(&a);
-    let invitation = a.shell("oclcache remote invite").ok().stdout;
-    std::fs::write(b.path("invitation"), invitation).expect("written");
-    b.shell(&format!(
-        "oclcache remote join - < '{}'",
-        b.path("invitation").display()
-    ))
-    .ok();
+    invite(&a, &b);
     finds_all(&b);
     server.redis_cli(&["FLUSHALL"]);
     b.remote(&["push", "--all"]).ok();
@@ -280,13 +272,7 @@ fn pull_fetches_for_work_without_a_network() {
     let (a, b) = (Host::new(), Host::new());
     a.shell(&format!("oclcache config set remote '{url}'")).ok();
     build_and_send(&a);
-    let invitation = a.shell("oclcache remote invite").ok().stdout;
-    std::fs::write(b.path("invitation"), invitation).expect("written");
-    b.shell(&format!(
-        "oclcache remote join - < '{}'",
-        b.path("invitation").display()
-    ))
-    .ok();
+    invite(&a, &b);
     b.shell("oclcache remote pull").ok();
     assert_eq!(b.entries(), KEYS as usize);
     server.kill();
