@@ -49,6 +49,8 @@ const RECENT: usize = 1 << 14;
 
 /// The end of a name, last byte first, filled with zeros.
 type Reversed = [u8; LENGTH];
+/// The same as three big-endian numbers, in the same order: sorting a library's names by these takes a third of the time.
+type Packed = [u64; LENGTH / size_of::<u64>()];
 
 /// A library or program of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -305,6 +307,20 @@ impl NameIndex {
     }
 }
 
+fn packed(name: &Reversed) -> Packed {
+    let (numbers, _) = name.as_chunks();
+    std::array::from_fn(|index| u64::from_be_bytes(numbers[index]))
+}
+
+fn unpacked(name: &Packed) -> Reversed {
+    let mut bytes = [0; LENGTH];
+    let (numbers, _) = bytes.as_chunks_mut();
+    for (to, from) in numbers.iter_mut().zip(name) {
+        *to = from.to_be_bytes();
+    }
+    bytes
+}
+
 fn reversed(end: &[u8]) -> Reversed {
     let mut reversed = [0; LENGTH];
     for (to, from) in reversed.iter_mut().zip(end.iter().rev()) {
@@ -373,7 +389,7 @@ impl ScannedLibrary {
 
 #[derive(Default)]
 struct Gathered {
-    names: Vec<Reversed>,
+    names: Vec<Packed>,
     recent: Vec<u64>,
     /// The number of names after duplicates were last removed.
     distinct: usize,
@@ -449,12 +465,12 @@ impl Gathered {
             }
             self.names.try_reserve(1 << 16)?;
         }
-        self.names.push(name);
+        self.names.push(packed(&name));
         Ok(())
     }
 
     /// Adds the names of a library.
-    fn add_all(&mut self, names: Vec<Reversed>) -> io::Result<()> {
+    fn add_all(&mut self, names: Vec<Packed>) -> io::Result<()> {
         self.names.try_reserve(names.len())?;
         self.names.extend(names);
         if self.names.len() > MAX_NAMES {
@@ -485,21 +501,18 @@ impl Gathered {
             blocks.extend_from_slice(block);
             block.clear();
         };
-        for (index, name) in self.names.iter().enumerate() {
+        let mut names = self.names.iter().map(unpacked).peekable();
+        while let Some(name) = names.next() {
             let end = name.iter().position(|byte| *byte == 0).unwrap_or(LENGTH);
             // A name that is the end of another is found through that.
-            if self
-                .names
-                .get(index + 1)
-                .is_some_and(|next| next[..end] == name[..end])
-            {
+            if names.peek().is_some_and(|next| next[..end] == name[..end]) {
                 continue;
             }
             if block.len() + 2 + LENGTH > BLOCK {
                 close(&first, &mut block);
             }
             let shared = if block.is_empty() {
-                first = *name;
+                first = name;
                 0
             } else {
                 name.iter()
@@ -509,7 +522,7 @@ impl Gathered {
             };
             block.extend([shared as u8, (end - shared) as u8]);
             block.extend(&name[shared..end]);
-            last = *name;
+            last = name;
         }
         if !block.is_empty() {
             close(&first, &mut block);
