@@ -76,10 +76,17 @@ struct Recorder<'a> {
 impl Recorder<'_> {
     /// Reads the files that the search asks for later, all at once.
     fn read_ahead(&self, paths: &[&Path]) {
-        for path in paths {
+        let known = self.identities.borrow();
+        let paths = paths
+            .iter()
+            .copied()
+            .filter(|path| !known.contains_key(*path));
+        let paths: Vec<&Path> = paths.collect();
+        drop(known);
+        for path in &paths {
             self.real.watch(path);
         }
-        let read = paths.iter().zip(self.memory.identities(paths));
+        let read = paths.iter().zip(self.memory.identities(&paths));
         // What cannot be read is asked for again.
         let read = read.filter_map(|(path, identity)| Some((path.to_path_buf(), identity.ok()?)));
         self.identities.borrow_mut().extend(read);
@@ -103,6 +110,11 @@ impl FileMemory for Recorder<'_> {
         let mut identities = self.identities.borrow_mut();
         identities.insert(path.to_owned(), identity.clone());
         Ok(identity)
+    }
+
+    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
+        self.read_ahead(paths);
+        paths.iter().map(|path| self.identity(path)).collect()
     }
 
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
@@ -392,8 +404,15 @@ impl<'a> Candidates<'a> {
         let has_no_build_id =
             |object: &&&Object| object.is_in_a_file() && object.build_id.is_none();
         let without_build_id = loaded.iter().filter(has_no_build_id);
+        let to_be_opened: Vec<PathBuf> = found.keys().cloned().collect();
+        let is_loaded = |path: &Path| closure.iter().any(|index| places[*index] == path);
+        let mut directories = with_subdirectories(&self.said(), real);
+        let usual = linker_directories(&library_path_at_start(), real);
+        add_new(&mut directories, usual);
+        let needed = needed_by(&to_be_opened, &directories, real, is_loaded);
         let read = found
             .keys()
+            .chain(needed.libraries.iter().map(|(path, _)| path))
             .chain(without_build_id.map(|object| &object.path));
         recorder.read_ahead(&read.map(PathBuf::as_path).collect::<Vec<_>>());
         for (path, file) in &found {
@@ -408,12 +427,6 @@ impl<'a> Candidates<'a> {
             .filter(|object| object.is_in_a_file())
             .filter_map(|object| ScannedLibrary::of(object, |path| recorder.identity(path)).ok())
             .collect();
-        let to_be_opened: Vec<PathBuf> = found.keys().cloned().collect();
-        let is_loaded = |path: &Path| closure.iter().any(|index| places[*index] == path);
-        let mut directories = with_subdirectories(&self.said(), real);
-        let usual = linker_directories(&library_path_at_start(), real);
-        add_new(&mut directories, usual);
-        let needed = needed_by(&to_be_opened, &directories, real, is_loaded);
         for path in &needed.files {
             scanned.extend(ScannedLibrary::of_file(path, |path| {
                 recorder.identity(path)

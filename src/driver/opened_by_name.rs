@@ -195,12 +195,14 @@ pub fn all(
         let is_known = |path: &Path| is_known(path) || paths.contains(path);
         later.extend(find(&names, &places, directories, real, is_known));
         fresh.clear();
-        for (path, name) in std::mem::take(&mut later) {
-            if !paths.insert(path.clone()) {
-                continue;
-            }
-            real.watch(&path);
-            if let Some(identity) = real.found(memory.identity(&path)) {
+        later.retain(|(path, _)| paths.insert(path.clone()));
+        let places: Vec<&Path> = later.iter().map(|(path, _)| path.as_path()).collect();
+        for path in &places {
+            real.watch(path);
+        }
+        let identities = memory.identities(&places);
+        for ((path, name), identity) in std::mem::take(&mut later).into_iter().zip(identities) {
+            if let Some(identity) = real.found(identity) {
                 fresh.push(ScannedLibrary {
                     identity,
                     path: path.clone(),
