@@ -375,14 +375,20 @@ impl ElfImage {
             true => value,
             false => value - self.base,
         };
-        let segments = self.segments.iter();
-        let segments = segments.flat_map(|range| [relative(range.start), relative(range.end)]);
+        let numbers = 2 * (self.segments.len() + self.dynamic.len());
+        let mut bytes = Vec::with_capacity(numbers * size_of::<u64>());
+        // Not collected from an iterator: of all that a first key needs, that was a tenth.
+        let mut add = |number: usize| bytes.extend((number as u64).to_le_bytes());
+        for range in &self.segments {
+            add(relative(range.start));
+            add(relative(range.end));
+        }
         // The program's DT_DEBUG has the address of what the dynamic linker tells debuggers.
-        let dynamic = self.dynamic.iter().filter(|(tag, _)| *tag != DT_DEBUG);
-        let dynamic = dynamic.flat_map(|(tag, value)| [tag.0 as usize, relative(*value)]);
-        let numbers = segments.chain(dynamic);
-        let bytes = numbers.flat_map(|number| (number as u64).to_le_bytes());
-        xxh3_64(&bytes.collect::<Vec<u8>>())
+        for (tag, value) in self.dynamic.iter().filter(|(tag, _)| *tag != DT_DEBUG) {
+            add(tag.0 as usize);
+            add(relative(*value));
+        }
+        xxh3_64(&bytes)
     }
 
     /// Whether a library was named that audits this object (rtld-audit(7)).
