@@ -35,7 +35,7 @@ use run_directory::RunDirectory;
 /// Run a program through the cache, without installing it
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it succeeded but something was compiled"
+    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it succeeded but something was compiled, or no process used the cache"
 )]
 pub struct RunArgs {
     /// Print no summary
@@ -98,7 +98,14 @@ impl RunArgs {
         let status = ended?;
         let totals = run.as_ref().ok().map(|run| run.rows.total());
         let compiled = totals.as_ref().is_none_or(|totals| totals.compiled() > 0);
+        // What drivers compile in processes without the cache, nobody sees.
+        let is_unseen = run.as_ref().is_ok_and(|run| run.processes == 0);
+        let missed = config.must_hit() && (compiled || is_unseen);
         match run {
+            Ok(run) if missed && is_unseen => {
+                let words = summary(&run, &config, &self.command);
+                say(&format!("oclcache: OCLCACHE_MUST_HIT: {words}"));
+            }
             Ok(_) if self.quiet => {}
             Ok(mut run) => {
                 if let Some(store) = usable_store(&config) {
@@ -127,7 +134,7 @@ impl RunArgs {
         if let Some(sharing) = sharing.filter(|_| status.signal().is_none()) {
             sharing.end(self.quiet);
         }
-        exit_as(&status, config.must_hit() && compiled)
+        exit_as(&status, missed)
     }
 }
 

@@ -198,6 +198,31 @@ fn what_is_compiled_is_named_and_the_exit_code_of_a_run_says_so() {
 }
 
 #[test]
+fn a_run_in_which_no_process_used_the_cache_is_no_proof_that_nothing_was_compiled() {
+    let sandbox = Sandbox::stub();
+    let good = client(&sandbox, RIGHT, "-DN=1");
+    assert_eq!(run(&sandbox, "0", &good).code, Some(0));
+    for (script, why) in [
+        ("true".to_owned(), "an OpenCL loader"),
+        (
+            format!("OCL_ICD_VENDORS=/nowhere {good}; true"),
+            "OCL_ICD_VENDORS",
+        ),
+        (format!("OCLCACHE_DISABLE=1 {good}"), "an OpenCL loader"),
+    ] {
+        let passed = run(&sandbox, "0", &script);
+        assert_eq!((passed.code, reported(&passed).len()), (Some(0), 0));
+        let ran = run(&sandbox, "1", &script);
+        assert_eq!(ran.code, Some(125), "{script}: {}", ran.stderr);
+        let lines = reported(&ran);
+        assert_eq!(lines.len(), 1, "{script}: {}", ran.stderr);
+        for words in ["no process used the cache", why] {
+            assert!(lines[0].contains(words), "{script}: {}", lines[0]);
+        }
+    }
+}
+
+#[test]
 fn a_bypass_that_compiles_is_named_and_a_build_that_fails_is_not() {
     let sandbox = Sandbox::stub();
     let timed = format!("{RIGHT}__constant char t[] = __TIME__;\n");
