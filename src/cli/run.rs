@@ -35,7 +35,7 @@ use run_directory::RunDirectory;
 /// Run a program through the cache, without installing it
 #[derive(Args)]
 #[command(
-    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it succeeded but something was compiled, or no process used the cache"
+    after_help = "Example: oclcache run -- python3 program.py\nExit code: the program's; 126 or 127 if it cannot be run; with OCLCACHE_MUST_HIT=1, 125 if it succeeded but something was compiled, or nothing was built through the cache"
 )]
 pub struct RunArgs {
     /// Print no summary
@@ -99,10 +99,10 @@ impl RunArgs {
         let totals = run.as_ref().ok().map(|run| run.rows.total());
         let compiled = totals.as_ref().is_none_or(|totals| totals.compiled() > 0);
         // What drivers compile in processes without the cache, nobody sees.
-        let is_unseen = run.as_ref().is_ok_and(|run| run.processes == 0);
+        let is_unseen = totals.as_ref().is_some_and(|totals| totals.builds() == 0);
         let missed = config.must_hit() && (compiled || is_unseen);
         match run {
-            Ok(run) if missed && is_unseen => {
+            Ok(run) if missed && is_unseen && status.success() => {
                 let words = summary(&run, &config, &self.command);
                 say(&format!("oclcache: OCLCACHE_MUST_HIT: {words}"));
             }

@@ -198,11 +198,15 @@ fn what_is_compiled_is_named_and_the_exit_code_of_a_run_says_so() {
 }
 
 #[test]
-fn a_run_in_which_no_process_used_the_cache_is_no_proof_that_nothing_was_compiled() {
+fn a_run_in_which_the_cache_saw_no_build_is_no_proof_that_nothing_was_compiled() {
     let sandbox = Sandbox::stub();
     let good = client(&sandbox, RIGHT, "-DN=1");
     assert_eq!(run(&sandbox, "0", &good).code, Some(0));
+    let devices = format!("{} turns </dev/null", example("client").display());
+    let elsewhere = format!("{devices}; OCL_ICD_VENDORS=/nowhere {good}; true");
     for (script, why) in [
+        (devices, "such as clinfo"),
+        (elsewhere, "such as clinfo"),
         ("true".to_owned(), "an OpenCL loader"),
         (
             format!("OCL_ICD_VENDORS=/nowhere {good}; true"),
@@ -216,9 +220,10 @@ fn a_run_in_which_no_process_used_the_cache_is_no_proof_that_nothing_was_compile
         assert_eq!(ran.code, Some(125), "{script}: {}", ran.stderr);
         let lines = reported(&ran);
         assert_eq!(lines.len(), 1, "{script}: {}", ran.stderr);
-        for words in ["no process used the cache", why] {
-            assert!(lines[0].contains(words), "{script}: {}", lines[0]);
-        }
+        assert!(lines[0].contains(why), "{script}: {}", lines[0]);
+        // Its own failure is the program's.
+        let failed = run(&sandbox, "1", &format!("{script}; false"));
+        assert_eq!((failed.code, reported(&failed).len()), (Some(1), 0));
     }
 }
 

@@ -13,7 +13,8 @@ use crate::cli::failure::Failure;
 use crate::cli::interrupt::ignored_signals;
 use crate::log::path;
 
-/// The exit code if a program succeeded but compiled something with OCLCACHE_MUST_HIT=1, or may have. Shells use 126 and 127.
+/// The exit code if a program succeeded but compiled something with OCLCACHE_MUST_HIT=1, or may have:
+/// nothing was built through the cache. Shells use 126 and 127.
 const MISSED: u8 = 125;
 fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
     command.spawn().map_err(|error| {
