@@ -166,7 +166,7 @@ fn examine(
         kept,
         report,
     );
-    python::examine(arguments.program.first(), &registered, report);
+    python::examine(config, arguments.program.first(), &registered, report);
     let Some(features) = features else {
         return Ok(library);
     };

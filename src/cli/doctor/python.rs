@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use super::drivers::Registered;
 use super::report::{DoctorReport, Fix};
 use crate::cli::executable::find_program;
+use crate::cli::library::typed;
+use crate::config::{self, Config, Name};
 use crate::front::driver_probe::is_same_library;
-use crate::front::vendors::registered_in;
+use crate::front::vendors::{DEFAULT_DIRECTORY, registered_in};
 use crate::log::path;
 
 const ABOUT: &str = "python";
@@ -21,7 +23,12 @@ const LIBRARIES: [&str; 2] = ["pyopencl/.libs", "pyopencl.libs"];
 const INTEL: &str = "lib/libintelocl.so";
 
 /// `program`: what the user has asked about.
-pub fn examine(program: Option<&OsString>, registered: &[Registered], report: &mut DoctorReport) {
+pub fn examine(
+    config: &Config,
+    program: Option<&OsString>,
+    registered: &[Registered],
+    report: &mut DoctorReport,
+) {
     let Some(prefixes) = python(program.map(OsString::as_os_str)).map(|file| prefixes(&file))
     else {
         return;
@@ -54,11 +61,21 @@ pub fn examine(program: Option<&OsString>, registered: &[Registered], report: &m
             "the driver `{}` is not registered, so no loader finds it",
             path(&library)
         );
-        let fix = Fix::words(
-            "write this path into a file `intel.icd` of a directory, and set OCL_ICD_VENDORS to that directory",
-        );
-        report.doubtful(ABOUT, text, fix);
+        report.doubtful(ABOUT, text, add(config, library));
     }
+}
+
+/// How a library becomes one of the drivers that oclcache loads. A directory of its own in OCL_ICD_VENDORS would hide the others, and
+/// oclcache where that is installed.
+fn add(config: &Config, library: PathBuf) -> Fix {
+    let mut sources = config::paths(&config.value(Name::Vendors).0);
+    if sources.is_empty() {
+        sources.push(DEFAULT_DIRECTORY.into());
+    }
+    sources.push(library);
+    let command = format!("{} config set vendors", typed());
+    Fix::on(&command, Path::new(&config::list(&sources)))
+        .because("name it to oclcache, beside the other drivers")
 }
 
 /// The Python that is meant: the program, that of the active virtual environment, or the first in PATH.

@@ -102,7 +102,13 @@ fn drivers_from_pip_are_named_registered_or_not() {
     );
     let words = format!("`{}` is not registered", intel.display());
     has(&before, &words);
-    assert!(before.iter().any(|found| found["state"] == "warning"));
+    let warned = before.iter().find(|found| found["state"] == "warning");
+    let mend = &warned.expect("a warning")["mend"]["command"];
+    let mend = mend.as_str().expect("a command");
+    // The driver comes beside the others, whose directory stays.
+    let list = format!("/vendors:{}", intel.display());
+    assert!(mend.contains("oclcache config set vendors /"), "{mend}");
+    assert!(mend.ends_with(&list), "{mend}");
     world.register("intel", &intel.display().to_string());
     let after = told(&world);
     assert!(
