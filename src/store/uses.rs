@@ -94,11 +94,14 @@ impl Uses {
         let Some(file) = &self.file else {
             return Some(shard).filter(is_shard);
         };
-        let data = file.data_from((shard * SHARD) as u64).ok()??;
-        usize::try_from(data)
-            .ok()
-            .map(|at| at / SHARD)
-            .filter(is_shard)
+        match file.data_from((shard * SHARD) as u64) {
+            Ok(data) => usize::try_from(data?)
+                .ok()
+                .map(|at| at / SHARD)
+                .filter(is_shard),
+            // Some file systems tell no holes.
+            Err(_) => Some(shard).filter(is_shard),
+        }
     }
 
     /// What is noted of the entries of a shard.
