@@ -338,8 +338,12 @@ fn say_what_stays(whose: &InstallScope) {
     }
     let store = usable_store(&config);
     let bytes = store.as_ref().map_or(0, bytes_taken);
-    if let Some(store) = store.filter(|_| !whose.dry_run && !config.readonly()) {
-        live::leave(&store);
+    if let Some(store) = store.filter(|_| !whose.dry_run && !config.readonly())
+        && live::leave(&store)
+    {
+        say(
+            "oclcache: a program still counts in memory: run this again when it has ended, to remove what is there",
+        );
     }
     let shown = path(&directory);
     let remove = quoted(&directory).map_or_else(String::new, |quoted| {

@@ -2,7 +2,7 @@
 //! does. It also has what `oclcache doctor` measured on the drivers' own caches, for the command only.
 //!
 //! ```text
-//! <cache directory>/v1/drivers    a frame (see `framing`) of a list of [`DriverCosts`]
+//! <cache directory>/v1/driver_costs    a frame (see `framing`) of a list of [`DriverCosts`]
 //! ```
 //!
 //! A process reads the file once for each driver and replaces it whole by a rename, so there is no lock. If several processes
@@ -19,7 +19,7 @@ use crate::fork_safety::Mutex;
 use crate::framing;
 use crate::key::ingredients::Key;
 
-const NAME: &str = "drivers";
+pub(super) const NAME: &str = "driver_costs";
 const MAGIC: &[u8] = b"oclcdrv2";
 /// Ignore larger files: we never write them.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -16,8 +16,8 @@ use super::uses::ListedEntry;
 use super::walk::walk;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
-    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, evictions, file_name, is_shard,
-    library_facts, live, load_guard, measured_profiles, shard_of, totals,
+    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, driver_costs, evictions,
+    file_name, is_shard, library_facts, live, load_guard, measured_profiles, shard_of, totals,
 };
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
@@ -33,7 +33,7 @@ const FILES: [&str; 10] = [
     "journal.old",
     evictions::NAME,
     LOCKS,
-    "drivers",
+    driver_costs::NAME,
     "swept",
     live::NAME,
     ARCHIVE_KEY,

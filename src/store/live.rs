@@ -188,21 +188,24 @@ fn is_abandoned(directory: &Directory, name: &str) -> bool {
     names.iter().all(is_old)
 }
 
-/// Moves what the live directory of a cache has to its disk, and removes the directory, unless programs still count there.
-pub fn leave(store: &Store) {
+/// Moves what the live directory of a cache has to its disk, of more uses than [`uses::MAX_DATED`] only the times of some, and removes
+/// the directory, unless programs still count there. Returns whether programs do.
+pub fn leave(store: &Store) -> bool {
     let Ok(Some(statistics)) = store.statistics() else {
-        return;
+        return false;
     };
     let Some(live) = store.live().filter(|_| statistics.counted().is_ok()) else {
-        return;
+        return false;
     };
     store.date_uses(uses::MAX_DATED);
     let names = live.directory.names().unwrap_or_default();
     let counts = |name: &String| Statistics::names(name) || Statistics::names_run(name);
-    if !names.iter().any(counts) {
+    let is_counted = names.iter().any(counts);
+    if !is_counted {
         remove_files(&live.directory);
         live.directory.remove_itself();
     }
+    is_counted
 }
 
 /// Removes the live directory of a cache that is going to be removed.

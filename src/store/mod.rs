@@ -125,7 +125,7 @@ impl std::error::Error for StoreError {}
 /// <cache directory>/v1/live                          the name of a directory in memory for what hits write, see `live`
 /// <cache directory>/v1/stats/                        counters: a total, and files of processes
 /// <cache directory>/v1/digests/                      remembered digests of driver files, one file for each host
-/// <cache directory>/v1/drivers                       how long recording and loading took with each driver
+/// <cache directory>/v1/driver_costs                  how long recording and loading took with each driver
 /// <cache directory>/v1/profiles/                     what was measured on a driver, see `measured_profiles`
 /// <cache directory>/v1/swept                         its time of modification is that of the last sweep
 /// <cache directory>/v1/archive-key                   signs the archives of this cache

@@ -122,7 +122,7 @@ fn damaged_measurements_are_as_none_and_an_updated_driver_is_measured_anew() {
         assert!(builds(&sandbox, number));
     }
     says(&sandbox, "baked");
-    let file = sandbox.path("cache/v1/drivers");
+    let file = sandbox.path("cache/v1/driver_costs");
     let whole = std::fs::read(&file).expect("measurements");
     let mut damaged = whole.clone();
     *damaged.last_mut().expect("a byte") ^= 1;
