@@ -307,11 +307,13 @@ impl NameIndex {
     }
 }
 
+#[allow(clippy::disallowed_methods)] // in memory only, for their order
 fn packed(name: &Reversed) -> Packed {
     let (numbers, _) = name.as_chunks();
     std::array::from_fn(|index| u64::from_be_bytes(numbers[index]))
 }
 
+#[allow(clippy::disallowed_methods)] // as above
 fn unpacked(name: &Packed) -> Reversed {
     let mut bytes = [0; LENGTH];
     let (numbers, _) = bytes.as_chunks_mut();
