@@ -204,7 +204,8 @@ impl LocalStore {
         if entry.meta.imported || entry.meta.signer().is_some() {
             return Err(NotSent::NotBuiltHere);
         }
-        let marker = outbox.marker(key).ok_or(NotSent::NotBuiltHere)?;
+        let marker = outbox.marker_of(key, entry.bytes());
+        let marker = marker.ok_or(NotSent::NotBuiltHere)?;
         let bytes = encoded(key, &entry, content)?;
         if bytes.len() > MAX_ENTRY_BYTES {
             return Err(NotSent::TooLarge);
@@ -216,6 +217,22 @@ impl LocalStore {
             created: entry.meta.created,
             is_pending: entry.is_pending(),
         })
+    }
+
+    /// Puts the entry of a key into the outbox. Returns whether it is there, has binaries, and this machine's driver built it.
+    ///
+    /// # Errors
+    /// For people: the outbox cannot be used.
+    pub fn send_again(&self, key: &Key) -> Result<bool, String> {
+        let (Some(outbox), Ok(Some((entry, _)))) = (self.outbox(), self.store.read(key)) else {
+            return Ok(false);
+        };
+        let again = || outbox.send_again(key, entry.bytes());
+        let is_whole = !entry.is_pending();
+        is_whole
+            .then(again)
+            .unwrap_or(Ok(false))
+            .map_err(|error| error.to_string())
     }
 
     /// Removes all entries of a signer. Returns how many.

@@ -1,8 +1,9 @@
 //! The outbox: which entries this machine's driver built, and which of them are to be sent.
 //!
 //! ```text
-//! $XDG_STATE_HOME/oclcache/outbox/<cache>/<key>    the marker of an entry that is to be sent
-//! $XDG_STATE_HOME/oclcache/sent/<cache>/<key>      the same if the entry was sent, need not be, or is being stored
+//! $XDG_STATE_HOME/oclcache/storing/<cache>/<key>   the marker of an entry that is being stored
+//! $XDG_STATE_HOME/oclcache/outbox/<cache>/<key>    the same if the entry is to be sent
+//! $XDG_STATE_HOME/oclcache/sent/<cache>/<key>      the same if it was sent, or need not be
 //! marker = a frame (see `framing`) of [`Marker`]
 //! cache  = a hash of the path of the cache directory
 //! ```
@@ -11,9 +12,10 @@
 //! since it may have been restored from a copy that others could change. So the markers are elsewhere, and have the digest of the
 //! entry. An entry without a marker, or with another digest, is never sent.
 //!
-//! A marker is written twice. Before its entry is stored it is written to `sent`: every process that reads the entry can then tell
-//! that this machine built it. After the entry is stored it is written to `outbox`, and the entry will be sent. A marker survives the
-//! end of any process, and one that a power cut has damaged counts as none.
+//! A marker is written to `storing` before its entry is stored: every process that reads the entry can then tell that this machine
+//! built it. The marker of an entry that it replaces stays until then, since that is the one that is read if storing fails. After the
+//! entry is stored its marker is moved to `outbox`, and the entry will be sent. A marker survives the end of any process, and one that
+//! a power cut has damaged counts as none.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -27,6 +29,7 @@ use crate::store::StoreError;
 use crate::store::directory::Directory;
 
 const MAGIC: &[u8] = b"oclcmrk1";
+const STORING: &str = "storing";
 const OUTBOX: &str = "outbox";
 const SENT: &str = "sent";
 /// Larger files are not ours.
@@ -48,6 +51,7 @@ pub struct Marker {
 /// The markers of one cache directory.
 #[derive(Debug)]
 pub struct Outbox {
+    storing: Directory,
     pending: Directory,
     sent: Directory,
 }
@@ -73,6 +77,7 @@ impl Outbox {
         let state = Directory::create_all(state)?;
         let name = hex(&sha256(cache.as_os_str().as_bytes())[..NAME_BYTES]);
         Ok(Outbox {
+            storing: state.create(STORING)?.create(&name)?,
             pending: state.create(OUTBOX)?.create(&name)?,
             sent: state.create(SENT)?.create(&name)?,
         })
@@ -80,12 +85,16 @@ impl Outbox {
 
     /// Notes that this machine's driver built an entry with this content, which is about to be stored.
     pub(crate) fn note_built(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        write(&self.sent, key, marker)
+        write(&self.storing, key, marker)
     }
 
     /// Notes that an entry is to be sent, which was noted as built here, and is stored now.
     pub(crate) fn mark(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        write(&self.pending, key, marker)
+        match read(&self.storing, key) {
+            Some(noted) if noted == *marker => self.storing.move_to(&key.hex(), &self.pending),
+            // Another process is storing its own.
+            _ => write(&self.pending, key, marker),
+        }
     }
 
     /// The keys of entries that are to be sent, in any order.
@@ -96,13 +105,20 @@ impl Outbox {
         keys(&self.pending)
     }
 
+    /// Whether an entry of this key is being stored, or its process ended meanwhile.
+    pub(crate) fn is_being_stored(&self, key: &Key) -> bool {
+        read(&self.storing, key).is_some()
+    }
+
     /// The keys of all entries that this machine's driver built, sent ones included.
     ///
     /// # Errors
     /// A directory cannot be listed.
     pub fn all(&self) -> Result<Vec<Key>, StoreError> {
-        let mut all = keys(&self.pending)?;
-        all.extend(keys(&self.sent)?);
+        let mut all = Vec::new();
+        for place in self.places() {
+            all.extend(keys(place)?);
+        }
         all.sort_unstable();
         all.dedup();
         Ok(all)
@@ -113,14 +129,22 @@ impl Outbox {
         read(&self.pending, key).or_else(|| read(&self.sent, key))
     }
 
+    /// The marker of the entry of a key whose file has these bytes. None: this machine's driver did not build it.
+    pub fn marker_of(&self, key: &Key, entry: &[u8]) -> Option<Marker> {
+        let digest = sha256(entry);
+        let markers = self.places().map(|place| read(place, key));
+        let mut markers = markers.into_iter().flatten();
+        markers.find(|marker| marker.sha256 == digest)
+    }
+
     /// Whether this machine's driver built the entry of a key whose file has these bytes.
     pub fn is_built_here(&self, key: &Key, entry: &[u8]) -> bool {
-        let digest = sha256(entry);
-        let markers = [&self.pending, &self.sent].map(|place| read(place, key));
-        markers
-            .iter()
-            .flatten()
-            .any(|marker| marker.sha256 == digest)
+        self.marker_of(key, entry).is_some()
+    }
+
+    /// In the order in which a marker goes through them, so that none is missed that is moved meanwhile.
+    fn places(&self) -> [&Directory; 3] {
+        [&self.storing, &self.pending, &self.sent]
     }
 
     /// Notes that the entry of this marker was sent, or need not be. Does nothing if there is a newer marker.
@@ -128,23 +152,21 @@ impl Outbox {
     /// # Errors
     /// The marker stays.
     pub fn sent(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        match (read(&self.pending, key), read(&self.sent, key)) {
-            (Some(found), None) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
-            // That one is the same, or is of an entry that is being stored now.
-            (Some(found), Some(_)) if found == *marker => self.pending.remove(&key.hex()).map(drop),
+        match read(&self.pending, key) {
+            Some(found) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
             _ => Ok(()),
         }
     }
 
-    /// Puts the entry of a key back among those that are to be sent. Returns whether there was a marker.
+    /// Puts the entry of a key, whose file has these bytes, back among those that are to be sent. Returns whether this machine's driver
+    /// built it.
     ///
     /// # Errors
     /// The marker stays where it is.
-    pub fn send_again(&self, key: &Key) -> Result<bool, StoreError> {
-        match (read(&self.pending, key), read(&self.sent, key)) {
-            (Some(_), _) => Ok(true),
-            (None, Some(_)) => self.sent.move_to(&key.hex(), &self.pending).map(|()| true),
-            (None, None) => Ok(false),
+    pub fn send_again(&self, key: &Key, entry: &[u8]) -> Result<bool, StoreError> {
+        match self.marker_of(key, entry) {
+            Some(marker) => self.mark(key, &marker).map(|()| true),
+            None => Ok(false),
         }
     }
 
@@ -153,7 +175,7 @@ impl Outbox {
     /// # Errors
     /// A marker stays.
     pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
-        for place in [&self.pending, &self.sent] {
+        for place in self.places() {
             if read(place, key).is_some() {
                 place.remove(&key.hex())?;
             }
@@ -232,9 +254,10 @@ mod tests {
         outbox.sent(&KEY, &marker(b"old")).expect("nothing to do");
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
         outbox.sent(&KEY, &marker(b"new")).expect("moved");
-        assert!(outbox.send_again(&KEY).expect("moved back"));
+        assert!(outbox.send_again(&KEY, b"new").expect("marked again"));
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
-        assert!(!outbox.send_again(&Key([8; 32])).expect("nothing"));
+        assert!(!outbox.send_again(&KEY, b"old").expect("nothing"));
+        assert!(!outbox.send_again(&Key([8; 32]), b"new").expect("nothing"));
     }
 
     #[test]
@@ -256,6 +279,25 @@ mod tests {
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
         outbox.sent(&KEY, &new).expect("removed");
         assert!(outbox.is_built_here(&KEY, b"new"));
+    }
+
+    #[test]
+    fn a_process_that_ends_while_it_stores_takes_the_marker_of_no_entry() {
+        let (_state, outbox) = outbox();
+        let [old, new] = [b"old", b"new"].map(|entry| marker(entry));
+        outbox.mark(&KEY, &old).expect("marked");
+        outbox.sent(&KEY, &old).expect("moved");
+        outbox.note_built(&KEY, &new).expect("noted");
+        // Whether its entry was stored or not, the one that is there counts as built here, and can be sent.
+        for (entry, marker) in [(b"old", old), (b"new", new)] {
+            assert_eq!(outbox.marker_of(&KEY, entry), Some(marker));
+            assert!(outbox.is_being_stored(&KEY));
+            assert!(outbox.send_again(&KEY, entry).expect("marked"));
+            assert_eq!(outbox.marker(&KEY), Some(marker));
+            outbox.sent(&KEY, &marker).expect("moved");
+        }
+        assert!(!outbox.is_being_stored(&KEY));
+        assert_eq!(outbox.all().expect("listed"), [KEY]);
     }
 
     #[test]

@@ -212,7 +212,7 @@ fn the_marker_of_an_entry_is_there_before_the_entry() {
     lab.end();
     let trace = fs::read_to_string(trace).expect("a trace");
     let first = |place: &str| trace.lines().position(|line| line.contains(place));
-    let (marker, entry) = (first("/oclcache/sent/"), first("/v1/entries/"));
+    let (marker, entry) = (first("/oclcache/storing/"), first("/v1/entries/"));
     // Otherwise who reads the entry in between takes it for another machine's, and nobody ever sends it.
     assert!(marker.is_some() && marker < entry, "{trace}");
 }
@@ -248,8 +248,15 @@ fn explain_tells_what_other_machines_get_and_what_came_from_them() {
     assert_eq!(explained(&lab, built), "pending");
     let shown = lab.command(&["explain", "--remote"]).ok().stdout;
     assert!(shown.contains("remote: to be sent"), "{shown}");
-    fs::remove_file(&marker).expect("removed");
+    let shown = marker.to_str().expect("a path");
+    let [sent, storing] =
+        ["sent", "storing"].map(|place| shown.replace("/outbox/", &format!("/{place}/")));
+    fs::rename(&marker, &sent).expect("moved");
     assert_eq!(explained(&lab, built), "sent");
+    fs::rename(&sent, &storing).expect("moved");
+    assert_eq!(explained(&lab, built), "storing");
+    fs::remove_file(&storing).expect("removed");
+    assert_eq!(explained(&lab, built), "unsent");
     lab.sandbox.set("OCLCACHE_REMOTE", "off");
     let refused = lab.command(&["explain", "--remote"]);
     assert!(

@@ -81,11 +81,16 @@ impl RemoteFacts {
             let outbox = self.store.outbox()?;
             outbox.pending().ok().map(|keys| keys.contains(key))
         };
+        let is_being_stored = || Some(self.store.outbox()?.is_being_stored(key));
         match self.store.outgoing(key, self.content) {
             Ok(_) if self.is_readonly => {
                 facts("unsent", "not sent: `remote_readonly` is set".to_owned())
             }
             Ok(_) if is_pending() == Some(true) => facts("pending", "to be sent".to_owned()),
+            Ok(_) if is_being_stored() == Some(true) => facts(
+                "storing",
+                "being stored, or its process was killed meanwhile; `oclcache remote push --all` sends it".to_owned(),
+            ),
             Ok(_) => facts(
                 "sent",
                 "sent, or left out because it compiles fast; `oclcache remote push --all` sends it again".to_owned(),

@@ -196,10 +196,7 @@ impl Local {
             .ok_or("there is no place for the outbox: set XDG_STATE_HOME or HOME")?;
         let mut count = 0;
         for key in outbox.all().map_err(|error| error.to_string())? {
-            let is_there = self.store.has(&key);
-            if is_there && outbox.send_again(&key).map_err(|error| error.to_string())? {
-                count += 1;
-            }
+            count += usize::from(self.store.send_again(&key)?);
         }
         Ok(count)
     }
