@@ -142,6 +142,18 @@ need_cargo_generate_rpm() {
     return 1
 }
 
+# need_cargo_deny: `cargo deny`.
+need_cargo_deny() {
+    local version=0.20.2
+    export PATH="$top/target/deny/bin:$PATH"
+    [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $version" ] && return
+    say "installing cargo-deny $version in target/deny"
+    # Not among what a script of ours builds: it is never built again.
+    env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --root target/deny cargo-deny@$version && return
+    outage cargo-deny 'cargo could not install it'
+    return 1
+}
+
 # need_mdbook: `mdbook`, one that is installed or one from crates.io.
 need_mdbook() {
     local version=0.5.4
