@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use oclcache::remote::protocol::{Answer, Get, Request};
+use oclcache::remote::state::OtherVersion;
 use tokio::sync::Notify;
 
 use crate::local::{Local, Received};
@@ -21,7 +22,7 @@ use crate::object::{Kind, Object};
 use crate::shared::{Counters, Fetched, KeyBytes, SharedStore};
 use bundles::Bundles;
 pub use connection::Acceptor;
-use connection::Connection;
+use connection::{Connection, NoRequest};
 use leases::LeaseMemory;
 
 /// The helper ends after so long without a client.
@@ -69,6 +70,8 @@ pub struct Server {
     clients: Mutex<Vec<u32>>,
     received: AtomicU64,
     prefetched: AtomicU64,
+    /// The last program of another version since the state was written.
+    other_version: Mutex<Option<OtherVersion>>,
     stops: AtomicBool,
     stop: Notify,
 }
@@ -103,6 +106,7 @@ impl Server {
             clients: Mutex::default(),
             received: AtomicU64::new(0),
             prefetched: AtomicU64::new(0),
+            other_version: Mutex::default(),
             stops: AtomicBool::new(false),
             stop: Notify::new(),
         })
@@ -184,8 +188,14 @@ impl Server {
             }
         }
         let request = tokio::time::timeout(Duration::from_secs(5), connection.request()).await;
-        let Ok(Some(request)) = request else {
-            return;
+        let request = match request {
+            Ok(Ok(request)) => request,
+            Ok(Err(NoRequest::OtherVersion(version))) => {
+                let asked = crate::shared::now();
+                *locked(&self.other_version) = Some(OtherVersion { version, asked });
+                return;
+            }
+            Ok(Err(NoRequest::Gone)) | Err(_) => return,
         };
         match request {
             Request::Hello => {
@@ -364,6 +374,7 @@ impl Server {
             sent: count(&counters.uploads),
             bytes_in: count(&counters.bytes_in),
             bytes_out: count(&counters.bytes_out),
+            other_version: locked(&self.other_version).take(),
         });
     }
 
