@@ -89,12 +89,23 @@ pub struct BakeWorkerArgs {
     own_cache: Option<PathBuf>,
     #[arg(long)]
     stale: bool,
+    #[arg(long)]
+    confined: bool,
+    #[arg(long, requires = "confined")]
+    readable: Vec<PathBuf>,
 }
 
 impl BakeWorkerArgs {
     /// Compiles recipes as a worker process.
     pub fn run(self) -> Result<ExitCode, Failure> {
-        worker::work(&self.library, &self.root, self.own_cache, self.stale)
+        let readable = self.confined.then_some(self.readable.as_slice());
+        worker::work(
+            &self.library,
+            &self.root,
+            self.own_cache,
+            self.stale,
+            readable,
+        )
     }
 }
 
