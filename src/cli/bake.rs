@@ -169,11 +169,6 @@ impl BakeArgs {
                 WorkerEvent::PutOff(item) => progress.ended(item),
                 WorkerEvent::Ended(item, verdict) => {
                     progress.ended(&item);
-                    let verdict = match verdict {
-                        // The recipe was pending: the worker needed it for another one, or another process was faster.
-                        ReplayResult::Known if !self.filter.stale => ReplayResult::Baked,
-                        verdict => verdict,
-                    };
                     locked(&report).add(&store, item, verdict);
                 }
                 WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),

@@ -241,6 +241,11 @@ impl Supervisor<'_> {
         if let Err(error) = written {
             tell(WorkerEvent::Trouble(error.to_string()));
         }
+        let verdict = match verdict {
+            // The recipe was pending: the worker needed it for another one, or another process was faster.
+            ReplayResult::Known if !self.is_stale => ReplayResult::Baked,
+            verdict => verdict,
+        };
         (Some(verdict), worker)
     }
 
