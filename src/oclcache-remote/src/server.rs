@@ -277,6 +277,12 @@ impl Server {
     }
 
     async fn fetch(self: &Arc<Self>, key: KeyBytes, first_missed: KeyBytes) -> FetchEnd {
+        // It may have been prefetched since the program looked, and a round trip takes longer than a look.
+        let server = self.clone();
+        let is_stored = tokio::task::spawn_blocking(move || server.local.has(&key));
+        if is_stored.await.unwrap_or(false) {
+            return FetchEnd::Stored;
+        }
         let mut wanted = vec![(Kind::Entry, key)];
         let with_bundle = locked(&self.bundles).is_to_fetch(&first_missed);
         if with_bundle {
@@ -296,7 +302,11 @@ impl Server {
             false => None,
         };
         let entry = found.next();
-        let bundle = found.next();
+        // Before the entry is stored: the rest is on its way meanwhile.
+        if let Some(Fetched::Found(bundle)) = found.next() {
+            let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
+            tokio::spawn(bundles::prefetch(self.clone(), first_missed, keys));
+        }
         let end = self.keep(key, entry.unwrap_or(Fetched::Missing)).await;
         if end == FetchEnd::Missing {
             Counters::add(&self.shared.counters.misses, 1);
@@ -304,10 +314,6 @@ impl Server {
             if let Some(recipe) = recipe {
                 self.keep(key, recipe).await;
             }
-        }
-        if let Some(Fetched::Found(bundle)) = bundle {
-            let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
-            tokio::spawn(bundles::prefetch(self.clone(), keys));
         }
         end
     }

@@ -1,6 +1,9 @@
 //! What a person types, on two hosts.
 
+use std::time::Duration;
+
 use crate::support::host::{Host, invite};
+use crate::support::proxy::{Mode, Proxy};
 use crate::support::servers::Server;
 use crate::support::wait_for;
 
@@ -327,6 +330,35 @@ fn the_helper_sends_by_itself_and_ends_by_itself() {
     wait_for("the helper ends", || {
         helper.try_wait().expect("a child").is_some()
     });
+}
+
+#[test]
+fn what_is_fetched_ahead_is_not_fetched_again_by_who_asks_for_it_meanwhile() {
+    let (server, url) = redis();
+    let a = Host::new();
+    a.shell(&format!("oclcache config set remote '{url}'")).ok();
+    let mut helper = a.remote_command(&["serve"]).spawn().expect("started");
+    wait_for("a helper that serves", || a.is_served());
+    a.build(KEYS).ok();
+    // The list of the keys of a process.
+    wait_for("the bundle", || {
+        !server
+            .redis_cli(&["--scan", "--pattern", "*/b/*"])
+            .is_empty()
+    });
+    a.stop_helper();
+    helper.wait().expect("ended");
+    // Far enough away that the program asks for the second one while it is on its way.
+    let proxy = Proxy::new(server.port, Mode::Forward(Duration::from_millis(50)));
+    let b = Host::new();
+    let invitation = a.shell("oclcache remote invite").ok().stdout;
+    b.join(&invitation.replace(&format!(":{}", server.port), &format!(":{}", proxy.port)));
+    server.redis_cli(&["CONFIG", "RESETSTAT"]);
+    b.build(KEYS).ok();
+    let stats = server.redis_cli(&["INFO", "commandstats"]);
+    // Each entry and the bundle, once.
+    let wanted = format!("cmdstat_getrange:calls={},", KEYS + 1);
+    assert!(stats.contains(&wanted), "{stats}");
 }
 
 #[test]
