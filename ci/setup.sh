@@ -142,6 +142,30 @@ need_cargo_generate_rpm() {
     return 1
 }
 
+# need_cargo_deny: `cargo deny`.
+need_cargo_deny() {
+    local version=0.20.2
+    export PATH="$top/target/deny/bin:$PATH"
+    [ "$(cargo deny --version 2>/dev/null)" = "cargo-deny $version" ] && return
+    say "installing cargo-deny $version in target/deny"
+    # Not among what a script of ours builds: it is never built again.
+    env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --root target/deny cargo-deny@$version && return
+    outage cargo-deny 'cargo could not install it'
+    return 1
+}
+
+# need_s3s_fs: s3s-fs, an S3 over a directory (four minutes to build, once); sets OCLCACHE_TEST_S3S to it.
+need_s3s_fs() {
+    local version=0.14.1
+    export OCLCACHE_TEST_S3S=$top/target/s3s/bin/s3s-fs
+    [ "$("$OCLCACHE_TEST_S3S" --version 2>/dev/null)" = "s3s-fs $version" ] && return
+    say "installing s3s-fs $version in target/s3s"
+    env -u CARGO_TARGET_DIR cargo install --quiet --locked --debug --root target/s3s --features binary s3s-fs@$version && return
+    unset OCLCACHE_TEST_S3S
+    outage s3s-fs 'cargo could not install it'
+    return 1
+}
+
 # need_mdbook: `mdbook`, one that is installed or one from crates.io.
 need_mdbook() {
     local version=0.5.4

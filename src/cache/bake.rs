@@ -214,10 +214,12 @@ impl Cache {
             executable: call.meta.executable.clone(),
             compile_ns: call.meta.compile_ns.max(1),
             variants: (call.kernel_use)() == KernelUse::Ran,
-            // A recipe from an archive remains another user's recipe.
+            // A recipe from elsewhere remains another user's recipe, and what is made of it goes when its signer is not trusted any
+            // more.
             imported: call.meta.imported,
             ..meta
-        };
+        }
+        .signed_by(call.meta.signer());
         // Keys of inputs and of earlier calls are the current ones.
         let recipe = recipe.map(|recipe| StoredRecipe {
             options: call.recipe.options.clone(),

@@ -89,12 +89,23 @@ pub struct BakeWorkerArgs {
     own_cache: Option<PathBuf>,
     #[arg(long)]
     stale: bool,
+    #[arg(long)]
+    confined: bool,
+    #[arg(long, requires = "confined")]
+    readable: Vec<PathBuf>,
 }
 
 impl BakeWorkerArgs {
     /// Compiles recipes as a worker process.
     pub fn run(self) -> Result<ExitCode, Failure> {
-        worker::work(&self.library, &self.root, self.own_cache, self.stale)
+        let readable = self.confined.then_some(self.readable.as_slice());
+        worker::work(
+            &self.library,
+            &self.root,
+            self.own_cache,
+            self.stale,
+            readable,
+        )
     }
 }
 
@@ -158,11 +169,6 @@ impl BakeArgs {
                 WorkerEvent::PutOff(item) => progress.ended(item),
                 WorkerEvent::Ended(item, verdict) => {
                     progress.ended(&item);
-                    let verdict = match verdict {
-                        // The recipe was pending: the worker needed it for another one, or another process was faster.
-                        ReplayResult::Known if !self.filter.stale => ReplayResult::Baked,
-                        verdict => verdict,
-                    };
                     locked(&report).add(&store, item, verdict);
                 }
                 WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),

@@ -128,6 +128,12 @@ pub fn neutral(family: &str, own: &VariableMap) -> VariableMap {
         .collect()
 }
 
+/// Whether a variable that changes no code is meant for a driver.
+pub fn is_of_driver(family: &str, name: &OsStr) -> bool {
+    let effect = |name| of_family(family).effect(name);
+    name.to_str().and_then(effect) == Some(Effect::Neutral)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 //! The verb writes requests to the child's standard input and reads answers, one a line, from its standard output. The child works
 //! in a private directory ([`private_directory::PrivateDirectory`]).
 
+pub mod confinement;
 pub mod private_directory;
 pub mod process;
 

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! A request takes at most [`MAX_REQUEST_BYTES`], an answer at most [`MAX_ANSWER_BYTES`]. Other packets, and those of another version,
-//! are refused whole. The version is part of the socket's name ([`super::socket`]), so helpers and libraries of different versions do
-//! not meet: each version has a helper of its own.
+//! are refused whole: the other side hangs up at once. The version is part of the socket's name ([`super::socket`]), so helpers and
+//! libraries of different versions do not meet: each version has a helper of its own. A library that was replaced while it is in use
+//! finds the helper of another version beside it. It starts that with [`PROTOCOL`] and its own version, so that the helper can refuse to
+//! serve it and say so ([`super::state::OtherVersion`]).
 //!
 //! | request | answers, in order                                                                                  |
 //! | ------- | -------------------------------------------------------------------------------------------------- |
@@ -38,6 +40,9 @@ pub const MAX_REQUEST_BYTES: usize = 256;
 pub const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// The maximum length of the text in [`Answer::Text`], in bytes. Longer texts are cut.
 pub const MAX_TEXT_BYTES: usize = 60 << 10;
+
+/// The option by which a library tells the helper that it starts the version of its messages.
+pub const PROTOCOL: &str = "--protocol";
 
 const MAGIC: &[u8; 4] = b"oclr";
 const HEAD: usize = MAGIC.len() + 1;
@@ -142,6 +147,12 @@ impl Answer {
     }
 }
 
+/// The version of a packet, if it is one of ours and of another version.
+pub fn other_version(packet: &[u8]) -> Option<u8> {
+    let version = *packet.strip_prefix(MAGIC)?.first()?;
+    (version != VERSION).then_some(version)
+}
+
 fn packet(message: &impl Serialize) -> Vec<u8> {
     let mut packet = Vec::with_capacity(MAX_REQUEST_BYTES);
     packet.extend(MAGIC);
@@ -224,6 +235,18 @@ mod tests {
             }
         }
         assert_eq!(Answer::decode(b"oclr\x01\x63"), None);
+    }
+
+    #[test]
+    fn of_a_packet_of_another_version_the_version_is_known() {
+        let mut packet = Request::Status.encode();
+        assert_eq!(other_version(&packet), None);
+        for version in [0, VERSION + 1, u8::MAX] {
+            packet[MAGIC.len()] = version;
+            assert_eq!(other_version(&packet), Some(version));
+        }
+        assert_eq!(other_version(b"oclr"), None);
+        assert_eq!(other_version(b"GET /"), None);
     }
 
     #[test]

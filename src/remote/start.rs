@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use super::protocol::{PROTOCOL, VERSION};
 use crate::companion::{self, REMOTE_HELPER};
 use crate::driver::path_of;
 use crate::proc_file;
@@ -85,7 +86,12 @@ fn make_ready() -> Result<Start, String> {
     if companion::is_confined() {
         return Err("system calls are filtered".into());
     }
-    let arguments = vec![helper.clone().into(), SERVE.into()];
+    let arguments = vec![
+        helper.clone().into(),
+        SERVE.into(),
+        PROTOCOL.into(),
+        VERSION.to_string().into(),
+    ];
     let environment = std::env::vars_os()
         .filter(|(name, _)| !companion::is_for_application(name) && name != RUN_VARIABLE);
     Start::new(helper, arguments, environment).ok_or("a variable has a NUL".into())

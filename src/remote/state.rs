@@ -43,6 +43,17 @@ pub struct HelperState {
     pub bytes_in: u64,
     /// Bytes that went there.
     pub bytes_out: u64,
+    /// The last program that was not served because it has another version of the protocol.
+    pub other_version: Option<OtherVersion>,
+}
+
+/// A program whose messages have another version than the helper's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherVersion {
+    /// The version of its messages.
+    pub version: u8,
+    /// When it asked, in seconds since 1970.
+    pub asked: u64,
 }
 
 /// For how long the store is not to be asked; None: it may be asked.

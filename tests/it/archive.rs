@@ -9,6 +9,7 @@ mod systems;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::process::behind_filter;
 use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + N; }\n";
@@ -129,10 +130,18 @@ fn a_cache_that_was_exported_and_imported_is_the_same_and_makes_the_same_archive
 #[test]
 fn a_pending_recipe_that_was_imported_is_baked_only_when_that_is_asked_for() {
     let mut sandbox = Sandbox::stub();
+    sandbox.without_spy();
     sandbox.set("OCLCACHE_RECORD", "bake");
+    sandbox.set("STUB_LOG", sandbox.path("stub.log"));
     sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     let file = export(&sandbox, &[]);
     let other = elsewhere(&sandbox, Driver::Stub);
+    // How often a program is compiled for which the other cache is asked.
+    let compiled = || {
+        let before = sandbox.compilations();
+        other.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+        sandbox.compilations() - before
+    };
     let ran = import(&other, &["--trust"], &file).ok();
     assert_eq!(
         last(&ran),
@@ -153,26 +162,82 @@ fn a_pending_recipe_that_was_imported_is_baked_only_when_that_is_asked_for() {
         );
     }
     assert_eq!(baked(&["--imported"]), "1 baked, 0 skipped, 0 failed");
-    assert_eq!(
-        other
-            .kernel(Way::Cached, SOURCE, "-DN=1")
-            .ok()
-            .source_builds(),
-        0
-    );
+    assert_eq!(compiled(), 0);
     // That it was baked once does not make it this user's own.
     assert_eq!(baked(&["--stale"]), "0 baked, 0 skipped, 0 failed");
     // A program of this user's that misses leaves a recipe of its own in the place of the imported one.
     other.oclcache(&["clear"]).ok();
     import(&other, &["--trust"], &file).ok();
-    assert_eq!(
-        other
-            .kernel(Way::Cached, SOURCE, "-DN=1")
-            .ok()
-            .source_builds(),
-        1
-    );
+    assert_eq!(compiled(), 1);
     assert_eq!(baked(&[]), "1 baked, 0 skipped, 0 failed");
+}
+
+/// A compiler has faults, so a source can do what the process can. The driver tries that, and lists what was possible.
+#[test]
+fn a_recipe_of_others_is_compiled_where_it_can_reach_nothing_else() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.without_spy();
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    sandbox.set("STUB_INTRUDE", sandbox.path("private"));
+    sandbox.set("SSH_AUTH_SOCK", "/run/agent");
+    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    let file = export(&sandbox, &[]);
+    let other = elsewhere(&sandbox, Driver::Stub);
+    let private = sandbox.path("private");
+    std::fs::create_dir(&private).expect("made");
+    for name in ["go", "secret"] {
+        std::fs::write(private.join(name), "content").expect("written");
+    }
+    let possible = |sandbox: &Sandbox, arguments: &[&str]| {
+        let ran = sandbox
+            .oclcache(&[&["bake", "-v"], arguments].concat())
+            .ok();
+        assert!(ran.stderr.contains(": 1 baked"), "{}", ran.stderr);
+        std::fs::read_to_string(sandbox.path("cache/intruded")).expect("it tried")
+    };
+    import(&other, &["--trust"], &file).ok();
+    assert_eq!(possible(&other, &["--imported"]), "");
+    assert_eq!(
+        std::fs::read_to_string(private.join("secret")).expect("there"),
+        "content"
+    );
+    // The user's own are compiled as the user's programs are. This shows that all of it was tried.
+    let own = possible(&sandbox, &[]);
+    assert!(own.starts_with("read, list, write, cut, remove"), "{own}");
+}
+
+#[test]
+fn a_recipe_of_others_is_not_compiled_where_the_kernel_cannot_confine_a_process() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.without_spy();
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    let file = export(&sandbox, &[]);
+    let other = elsewhere(&sandbox, Driver::Stub);
+    import(&other, &["--trust"], &file).ok();
+    // Landlock is asked for its version first, and answers as a kernel without it.
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let absent = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    let filter = vec![
+        instruction(0x20, 0, 0, 0),
+        instruction(0x15, 0, 1, libc::SYS_landlock_create_ruleset as u32),
+        instruction(0x06, 0, 0, absent),
+        instruction(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let bake = |arguments: &[&str]| {
+        let mut command = other.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+        command.arg("bake").args(arguments);
+        behind_filter(&mut command, filter.clone());
+        other.run(&mut command).ok().stderr
+    };
+    let said = bake(&["--imported"]);
+    let why =
+        "1: recipes of others are only compiled in a confined process; this kernel has no Landlock";
+    assert!(said.contains(why), "{said}");
+    assert!(said.contains("0 baked, 1 skipped"), "{said}");
+    // The user's own are.
+    other.kernel(Way::Cached, SOURCE, "-DN=2").ok();
+    assert!(bake(&[]).contains("1 baked, 0 skipped"));
 }
 
 /// Where its headers never were; a program that has them elsewhere is served.
@@ -182,9 +247,10 @@ fn an_imported_recipe_is_baked_with_the_headers_that_came_with_it() {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
+        sandbox.without_spy();
         sandbox.set("OCLCACHE_RECORD", "bake");
         sandbox.set("STUB_LOG", sandbox.path("stub.log"));
-        let builds = |sandbox: &Sandbox, place: &Path| {
+        let hits = |sandbox: &Sandbox, place: &Path| {
             std::fs::create_dir_all(place.join("inc")).expect("made");
             std::fs::write(place.join("inc/part.h"), "#define PART 4\n").expect("written");
             std::fs::write(place.join("beside.h"), "#define BESIDE 5\n").expect("written");
@@ -192,10 +258,13 @@ fn an_imported_recipe_is_baked_with_the_headers_that_came_with_it() {
                 __kernel void f(__global uint *out) { out[get_global_id(0)] = PART + BESIDE; }\n";
             std::fs::write(place.join("kernel.cl"), source).expect("written");
             let mut command = sandbox.kernel_in(place, "-I inc");
-            sandbox.run(&mut command).ok().source_builds()
+            sandbox.run(&mut command).ok();
+            let stats = sandbox.oclcache(&["stats", "--json"]).ok().stdout;
+            let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+            stats["hits"].as_u64().expect("a number")
         };
         let place = sandbox.path("place");
-        assert_eq!(builds(&sandbox, &place), 1);
+        assert_eq!(hits(&sandbox, &place), 0);
         let file = export(&sandbox, &[]);
         let other = elsewhere(&sandbox, driver);
         import(&other, &["--trust"], &file).ok();
@@ -206,7 +275,7 @@ fn an_imported_recipe_is_baked_with_the_headers_that_came_with_it() {
             "{driver:?}: {}",
             ran.stderr
         );
-        assert_eq!(builds(&other, &other.path("other/place")), 0, "{driver:?}");
+        assert_eq!(hits(&other, &other.path("other/place")), 1, "{driver:?}");
     }
 }
 

@@ -273,7 +273,6 @@ fn a_library_may_build_in_its_constructor_and_close_the_loader_afterwards() {
 
 /// The program is killed if it asks the kernel for one mapping, or for the filters of its system calls, as in a sandbox that lists
 /// which requests it knows.
-#[allow(unsafe_code)] // filters have no safe interface
 fn forbid_requests(command: &mut Command) {
     const PROCMAP_QUERY: u32 = 0xc068_6611;
     let instruction = |code: u16, k: u32, jt: u8, jf: u8| libc::sock_filter { code, jt, jf, k };
@@ -293,6 +292,12 @@ fn forbid_requests(command: &mut Command) {
         instruction(0x06, libc::SECCOMP_RET_ALLOW, 0, 0),
         instruction(0x06, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
     ];
+    behind_filter(command, filter.to_vec());
+}
+
+/// Installs a filter of system calls in a program that is to be started.
+#[allow(unsafe_code)] // filters have no safe interface
+pub fn behind_filter(command: &mut Command, filter: Vec<libc::sock_filter>) {
     let install = move || {
         let program = libc::sock_fprog {
             len: filter.len() as u16,

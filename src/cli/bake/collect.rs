@@ -13,6 +13,7 @@ use super::replayer::BakeTask;
 use crate::cli::entry_filter::is_driver;
 use crate::cli::failure::Failure;
 use crate::cli::recipe_environment::{self, VariableMap};
+use crate::cli::worker::confinement::{self, KEPT};
 use crate::config::Config;
 use crate::driver::device;
 use crate::front::{driver_probe, vendors};
@@ -70,6 +71,8 @@ pub struct BakeItem {
     pub driver: String,
     /// The device's name, for the statistics.
     pub device: Vec<u8>,
+    /// It came from elsewhere.
+    pub is_imported: bool,
     /// Why it is compiled.
     pub task: BakeTask,
     /// Its place in the order in which recipes are compiled.
@@ -85,6 +88,7 @@ impl BakeItem {
             compile_ns: meta.compile_ns,
             driver: meta.driver_family.clone(),
             device: device::name(&meta.ingredients).unwrap_or_default().to_vec(),
+            is_imported: meta.imported,
             task,
             rank: 0,
         }
@@ -102,8 +106,10 @@ pub struct WorkerSettings {
     pub executable: Option<OsString>,
     /// The directory of the driver's own cache.
     pub own_cache: OwnCache,
-    /// For an audit: no cache of a driver may supply what is compared.
+    /// For an audit, and for recipes from elsewhere: the caches of the user's drivers are not used.
     pub is_private: bool,
+    /// The recipes came from elsewhere.
+    pub is_confined: bool,
 }
 
 /// The directory of a driver's own cache.
@@ -246,6 +252,7 @@ fn audit_place(
         executable: executable(meta)?,
         own_cache: OwnCache::Empty,
         is_private: true,
+        is_confined: false,
     })
 }
 
@@ -253,6 +260,12 @@ fn audit_place(
 fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
     let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
     let mut all = recipe_environment::neutral(&meta.driver_family, own);
+    if meta.imported {
+        let family = &meta.driver_family;
+        all.retain(|name, _| {
+            KEPT.iter().any(|kept| name == kept) || recipe_environment::is_of_driver(family, name)
+        });
+    }
     all.extend(recorded);
     Ok(all)
 }
@@ -266,6 +279,9 @@ fn place(
     own: &VariableMap,
     registered: &[PathBuf],
 ) -> Result<Option<WorkerSettings>, String> {
+    if let Some(why) = meta.imported.then(confinement::refusal).flatten() {
+        return Err(why);
+    }
     let library = library(meta, filter, registered)?;
     let mut is_moved = false;
     let own_cache = match filter.stale {
@@ -282,7 +298,7 @@ fn place(
     };
     let own_cache = match own_cache {
         // With other options, the driver's cache has nothing of the program, and would keep what is compiled here.
-        Some(path) if !is_moved => {
+        Some(path) if !is_moved && !meta.imported => {
             match trust::own_directory(Path::new(OsStr::from_bytes(&path))) {
                 Some(real) => OwnCache::Theirs(real),
                 None => OwnCache::Empty,
@@ -299,7 +315,8 @@ fn place(
         environment: environment(meta, own)?,
         executable: executable(meta)?,
         own_cache,
-        is_private: false,
+        is_private: meta.imported,
+        is_confined: meta.imported,
     }))
 }
 

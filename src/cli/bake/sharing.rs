@@ -51,6 +51,7 @@ impl<'a> BakeSharing<'a> {
             return Shared::Bake(None);
         };
         let took = Duration::from_nanos(item.compile_ns);
+        let longest = took.saturating_mul(TIMES).clamp(MIN_WAIT, MAX_WAIT);
         let asked = client.ask(
             self.config,
             self.store,
@@ -59,7 +60,8 @@ impl<'a> BakeSharing<'a> {
                 compiled_in: Some(took),
                 may_wait: true,
                 patience: Some(PATIENCE),
-                lease: Some(took.saturating_mul(TIMES).clamp(MIN_WAIT, MAX_WAIT)),
+                // What is made of others' recipes is never sent, so nobody is to wait for it.
+                lease: (!item.is_imported).then_some(longest),
                 goes_on: &|| !stop.load(Ordering::Relaxed),
             },
         );

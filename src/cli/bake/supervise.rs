@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::super::worker::private_directory::PrivateDirectory;
 use super::super::worker::process::{NoAnswer, Worker};
-use super::super::worker::{CLOSED, READY};
+use super::super::worker::{CLOSED, READY, confinement};
 use super::collect::{BakeItem, OwnCache, Work, WorkerSettings};
 use super::replayer::{BakeTask, ReplayResult};
 use super::sharing::{BakeSharing, Shared};
@@ -241,6 +241,11 @@ impl Supervisor<'_> {
         if let Err(error) = written {
             tell(WorkerEvent::Trouble(error.to_string()));
         }
+        let verdict = match verdict {
+            // The recipe was pending: the worker needed it for another one, or another process was faster.
+            ReplayResult::Known if !self.is_stale => ReplayResult::Baked,
+            verdict => verdict,
+        };
         (Some(verdict), worker)
     }
 
@@ -316,10 +321,20 @@ impl Supervisor<'_> {
         if self.is_stale {
             command.arg("--stale");
         }
+        if place.is_confined {
+            command.arg("--confined");
+            for directory in confinement::of_driver(&place.library) {
+                command.arg("--readable").arg(directory);
+            }
+            for name in ["HOME", "TMPDIR"] {
+                command.env(name, root);
+            }
+        }
         for (name, value) in self.settings() {
             command.env(name, value);
         }
-        let log = self.config.log().is_some();
+        // Who has a terminal can type into it.
+        let log = self.config.log().is_some() && !place.is_confined;
         command
             .current_dir(root)
             .stderr(if log { Stdio::inherit() } else { Stdio::null() });

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use super::super::failure::Failure;
 use super::super::open::directory;
+use super::super::worker::confinement::{self, Allowed};
 use super::super::worker::{CLOSED, READY, streams};
 use super::replayer::{BakeTask, ReplayResult, Replayer};
 use crate::cache::bake;
@@ -83,22 +84,32 @@ impl ReplayResult {
     }
 }
 
-/// Handles requests until the end of standard input. `root` is a private directory.
+/// Handles requests until the end of standard input. `root` is a private directory. `readable`: the worker is confined, and may read
+/// these.
 pub fn work(
     library: &Path,
     root: &Path,
     own_cache: Option<PathBuf>,
     is_stale: bool,
+    readable: Option<&[PathBuf]>,
 ) -> Result<ExitCode, Failure> {
     let (keys, mut answers) = streams().map_err(Failure::new)?;
     let mut answer = |line: &str| writeln!(answers, "{line}").map_err(Failure::new);
     bake::be_baker();
     let config = Config::read();
-    let store = Store::open_existing(&directory(&config)?)?;
+    let path = directory(&config)?;
+    let store = Store::open_existing(&path)?;
     let Some(store) = store else {
         answer(&format!("{CLOSED}the cache is empty"))?;
         return Ok(ExitCode::SUCCESS);
     };
+    // Before the driver is opened, which starts threads.
+    let writable = [root, path.as_path()];
+    let confined = readable.map(|readable| confinement::confine(&Allowed { readable, writable }));
+    if let Some(Err(why)) = confined {
+        answer(&format!("{CLOSED}{why}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let platforms = match driver_probe::open(library) {
         Ok(platforms) => platforms,
         Err(why) => {

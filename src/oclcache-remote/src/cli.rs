@@ -13,11 +13,14 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use oclcache::remote::protocol::VERSION;
 use oclcache::remote::settings::RemoteSettings;
+use oclcache::remote::state::OtherVersion;
 
 use crate::local::Local;
 use crate::server::{IDLE, ServeOptions, Server};
 use crate::session;
+use crate::shared::now;
 
 /// Variables that batch systems set in the jobs that they start.
 const BATCH_VARIABLES: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
@@ -71,9 +74,9 @@ struct ServeArgs {
     /// End after so many seconds without a client
     #[arg(long, value_name = "SECONDS")]
     idle: Option<u64>,
-    /// Nothing waits for the helper or reads its output
-    #[arg(long)]
-    detached: bool,
+    /// The version of the messages of the program that starts the helper
+    #[arg(long, value_name = "VERSION", default_value_t = VERSION)]
+    protocol: u8,
 }
 
 /// The result of a verb. The error is a message for people.
@@ -107,6 +110,16 @@ impl ServeArgs {
         limit_memory();
         let settings = RemoteSettings::read();
         let local = Local::open(&settings)?;
+        if self.protocol != VERSION {
+            let other = OtherVersion {
+                version: self.protocol,
+                asked: now(),
+            };
+            let mut state = local.store().state();
+            state.other_version = Some(other);
+            let _ = local.store().set_state(&state);
+            return Err(view::sentence(other));
+        }
         let listener = local
             .listen()
             .map_err(|error| format!("no socket can be made: {error}"))?;

@@ -8,6 +8,7 @@ use oclcache::remote::local::{self, LocalStore, NotReceived, NotSent};
 use oclcache::remote::outbox::Marker;
 use oclcache::remote::settings::{RemoteContent, RemoteSettings};
 use oclcache::remote::socket::Listener;
+use oclcache::remote::state::OtherVersion;
 
 use crate::guarded::BreakerFile;
 use crate::object::{SignerId, Versions};
@@ -72,6 +73,8 @@ pub struct StateChange {
     pub bytes_in: u64,
     /// Bytes that went.
     pub bytes_out: u64,
+    /// A program of another version.
+    pub other_version: Option<OtherVersion>,
 }
 
 impl Local {
@@ -223,6 +226,7 @@ impl Local {
         new.sent += change.sent;
         new.bytes_in += change.bytes_in;
         new.bytes_out += change.bytes_out;
+        new.other_version = change.other_version.or(new.other_version);
         if new != old {
             let _ = self.store.set_state(&new);
         }

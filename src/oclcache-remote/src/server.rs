@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use oclcache::remote::protocol::{Answer, Get, Request};
+use oclcache::remote::state::OtherVersion;
 use tokio::sync::Notify;
 
 use crate::local::{Local, Received};
@@ -21,7 +22,7 @@ use crate::object::{Kind, Object};
 use crate::shared::{Counters, Fetched, KeyBytes, SharedStore};
 use bundles::Bundles;
 pub use connection::Acceptor;
-use connection::Connection;
+use connection::{Connection, NoRequest};
 use leases::LeaseMemory;
 
 /// The helper ends after so long without a client.
@@ -69,6 +70,8 @@ pub struct Server {
     clients: Mutex<Vec<u32>>,
     received: AtomicU64,
     prefetched: AtomicU64,
+    /// The last program of another version since the state was written.
+    other_version: Mutex<Option<OtherVersion>>,
     stops: AtomicBool,
     stop: Notify,
 }
@@ -103,6 +106,7 @@ impl Server {
             clients: Mutex::default(),
             received: AtomicU64::new(0),
             prefetched: AtomicU64::new(0),
+            other_version: Mutex::default(),
             stops: AtomicBool::new(false),
             stop: Notify::new(),
         })
@@ -184,8 +188,14 @@ impl Server {
             }
         }
         let request = tokio::time::timeout(Duration::from_secs(5), connection.request()).await;
-        let Ok(Some(request)) = request else {
-            return;
+        let request = match request {
+            Ok(Ok(request)) => request,
+            Ok(Err(NoRequest::OtherVersion(version))) => {
+                let asked = crate::shared::now();
+                *locked(&self.other_version) = Some(OtherVersion { version, asked });
+                return;
+            }
+            Ok(Err(NoRequest::Gone)) | Err(_) => return,
         };
         match request {
             Request::Hello => {
@@ -267,6 +277,12 @@ impl Server {
     }
 
     async fn fetch(self: &Arc<Self>, key: KeyBytes, first_missed: KeyBytes) -> FetchEnd {
+        // It may have been prefetched since the program looked, and a round trip takes longer than a look.
+        let server = self.clone();
+        let is_stored = tokio::task::spawn_blocking(move || server.local.has(&key));
+        if is_stored.await.unwrap_or(false) {
+            return FetchEnd::Stored;
+        }
         let mut wanted = vec![(Kind::Entry, key)];
         let with_bundle = locked(&self.bundles).is_to_fetch(&first_missed);
         if with_bundle {
@@ -286,7 +302,11 @@ impl Server {
             false => None,
         };
         let entry = found.next();
-        let bundle = found.next();
+        // Before the entry is stored: the rest is on its way meanwhile.
+        if let Some(Fetched::Found(bundle)) = found.next() {
+            let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
+            tokio::spawn(bundles::prefetch(self.clone(), first_missed, keys));
+        }
         let end = self.keep(key, entry.unwrap_or(Fetched::Missing)).await;
         if end == FetchEnd::Missing {
             Counters::add(&self.shared.counters.misses, 1);
@@ -294,10 +314,6 @@ impl Server {
             if let Some(recipe) = recipe {
                 self.keep(key, recipe).await;
             }
-        }
-        if let Some(Fetched::Found(bundle)) = bundle {
-            let keys = locked(&self.bundles).fetched(first_missed, &bundle.payload);
-            tokio::spawn(bundles::prefetch(self.clone(), keys));
         }
         end
     }
@@ -364,6 +380,7 @@ impl Server {
             sent: count(&counters.uploads),
             bytes_in: count(&counters.bytes_in),
             bytes_out: count(&counters.bytes_out),
+            other_version: locked(&self.other_version).take(),
         });
     }
 

@@ -184,24 +184,24 @@ impl SharedStore {
     /// # Errors
     /// The engine's.
     pub async fn fetch(&self, wanted: &[(Kind, KeyBytes)]) -> Outcome<Vec<Fetched>> {
+        let read = self.read(wanted).await?;
+        let verified = |((kind, key), bytes): (&(Kind, KeyBytes), Option<Vec<u8>>)| {
+            self.verified(*kind, key, bytes)
+        };
+        Ok(wanted.iter().zip(read).map(verified).collect())
+    }
+
+    /// Reads objects, in few round trips. Nothing of them may be used before it was verified.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn read(&self, wanted: &[(Kind, KeyBytes)]) -> Outcome<Vec<Option<Vec<u8>>>> {
         let mut all = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks(MAX_BATCH) {
-            let names: Vec<String> = batch
-                .iter()
-                .map(|(kind, key)| self.name(*kind, key))
-                .collect();
+            let names = batch.iter().map(|(kind, key)| self.name(*kind, key));
+            let names: Vec<String> = names.collect();
             let found = self.guarded.read(&names, MAX_OBJECT_BYTES).await;
-            let found = found.inspect_err(|_| Counters::add(&self.counters.errors, 1))?;
-            for (((kind, key), name), bytes) in batch.iter().zip(&names).zip(found) {
-                let asked = self.asked(*kind, key);
-                all.push(match bytes {
-                    None => {
-                        self.note_missing(name);
-                        Fetched::Missing
-                    }
-                    Some(bytes) => self.verified(name, &asked, &bytes),
-                });
-            }
+            all.extend(found.inspect_err(|_| Counters::add(&self.counters.errors, 1))?);
         }
         Ok(all)
     }
@@ -224,9 +224,9 @@ impl SharedStore {
         let acquired = acquired.inspect_err(|_| Counters::add(&self.counters.errors, 1))?;
         let entry = match acquired.object {
             None => Fetched::Missing,
-            Some(bytes) => {
+            bytes => {
                 locked(&self.missing).remove(&name);
-                self.verified(&name, &self.asked(Kind::Entry, key), &bytes)
+                self.verified(Kind::Entry, key, bytes)
             }
         };
         Ok((acquired.is_ours, entry))
@@ -240,15 +240,21 @@ impl SharedStore {
         }
     }
 
-    fn verified(&self, name: &str, asked: &Asked, bytes: &[u8]) -> Fetched {
+    /// What the bytes of an object are; None: the store has none.
+    pub fn verified(&self, kind: Kind, key: &KeyBytes, bytes: Option<Vec<u8>>) -> Fetched {
+        let name = self.name(kind, key);
+        let Some(bytes) = bytes else {
+            self.note_missing(&name);
+            return Fetched::Missing;
+        };
         Counters::add(&self.counters.bytes_in, bytes.len() as u64);
-        match object::open(bytes, asked, &self.trusted) {
+        match object::open(&bytes, &self.asked(kind, key), &self.trusted) {
             Ok(object) => {
-                locked(&self.refused).remove(name);
+                locked(&self.refused).remove(&name);
                 Fetched::Found(Box::new(object))
             }
             Err(refusal) => {
-                self.note_refused(name, &refusal.to_string());
+                self.note_refused(&name, &refusal.to_string());
                 Fetched::Refused(refusal)
             }
         }

@@ -7,6 +7,7 @@ use std::{process, thread};
 use opencl_sys::*;
 
 use crate::config;
+use crate::intruder;
 use crate::parse::{self, Kernel};
 use crate::preprocess::{self, Header, words};
 
@@ -113,6 +114,7 @@ pub fn compile(
     if config::is_deadly(&text) {
         process::abort();
     }
+    intruder::intrude();
     let unit = preprocess::run(&text, &String::from_utf8_lossy(options), headers)?;
     let hidden = config::hidden_code();
     if hidden == "#error" {

@@ -30,6 +30,7 @@
 //! | `STUB_LOAD_MS` | 0 | how long each build of a loaded binary takes |
 //! | `STUB_STUCK` | none | a file: the compilation that finds it, of a source that has the word in it, removes it and never ends |
 //! | `STUB_CRASH` | none | a file with a word: the compilation of a source that has the word ends the process |
+//! | `STUB_INTRUDE` | none | a directory: a compilation tries what a confined process must not do, see `intruder` |
 //! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |
 //! | `STUB_VARY` | 0 | 1: no two compilations give equal binaries |
 //! | `STUB_GARBAGE` | 0 | 1: of devices that were not built, the size of the binary is garbage and the rest as of built ones |
@@ -73,6 +74,7 @@ mod event;
 #[path = "../../../src/fork_safety.rs"]
 mod fork_safety;
 mod il;
+mod intruder;
 mod kernel;
 mod kernel_info;
 mod link;

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use oclcache::remote::protocol::{Answer, Request};
+use oclcache::remote::protocol::{Answer, Request, VERSION};
 use oclcache::remote::settings::RemoteSettings;
+use oclcache::remote::state::OtherVersion;
 
 use super::{Done, print, runtime};
 use crate::local::Local;
@@ -16,6 +17,9 @@ use crate::shared::{SharedStore, now};
 /// How long a helper may take to answer.
 const WAIT: Duration = Duration::from_secs(2);
 
+/// For how long a program of another version is shown, in seconds.
+const SHOWN: u64 = 86400;
+
 #[derive(Args)]
 pub struct StatusArgs {}
 
@@ -24,6 +28,14 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What happened to a program of another version, and what to do.
+pub fn sentence(other: OtherVersion) -> String {
+    format!(
+        "a program with version {} of the protocol was not served, since this helper has version {VERSION}; end it and start it again",
+        other.version
+    )
 }
 
 fn row(name: &str, value: &str) {
@@ -83,6 +95,10 @@ impl StatusArgs {
                 state.received, state.prefetched, state.sent, state.refused, state.errors
             ),
         );
+        let other = state.other_version;
+        if let Some(other) = other.filter(|other| now().abs_diff(other.asked) < SHOWN) {
+            row("versions", &sentence(other));
+        }
         match local.store().ask(&Request::Status, WAIT) {
             Some(Answer::Text(text)) => {
                 row("helper", "runs");

@@ -1,10 +1,15 @@
 //! Bundles: the keys that a process used, named by the first one that it missed.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Server, locked};
+use futures::FutureExt;
+use futures::stream::{self, StreamExt};
+use tokio::sync::oneshot;
+
+use super::{FetchEnd, Server, locked};
 use crate::object::Kind;
 use crate::shared::{Fetched, KeyBytes, MAX_BUNDLE_KEYS, decode_bundle};
 
@@ -14,6 +19,8 @@ const MAX_BUNDLES: usize = 4096;
 const MAX_PREFETCH_BYTES: u64 = 64 << 20;
 /// Objects that are asked for at once.
 const BATCH: usize = 64;
+/// Objects that are verified and stored at once, in the order of the bundle: the program asks for them in that order.
+const AT_ONCE: usize = 2;
 
 /// The bundles of the processes that this helper serves.
 #[derive(Default)]
@@ -94,8 +101,50 @@ impl Bundles {
     }
 }
 
+/// A key that is being prefetched. Who asks for it meanwhile waits for that, and asks the store for nothing of its own.
+struct Announced {
+    server: Arc<Server>,
+    key: KeyBytes,
+    tell: Option<oneshot::Sender<FetchEnd>>,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        locked(&self.server.fetches).remove(&self.key);
+    }
+}
+
+impl Announced {
+    /// None if the key is being fetched already. `first` names the bundle.
+    fn new(server: &Arc<Server>, key: KeyBytes, first: KeyBytes) -> Option<Announced> {
+        let mut fetches = locked(&server.fetches);
+        let Entry::Vacant(free) = fetches.entry(key) else {
+            return None;
+        };
+        let (tell, end) = oneshot::channel();
+        let asked = server.clone();
+        let end = async move {
+            match end.await {
+                // It was given up, or would have evicted others, which what somebody asks for may do.
+                Ok(FetchEnd::Failed) | Err(_) => asked.fetch(key, first).await,
+                Ok(end) => end,
+            }
+        };
+        free.insert(end.boxed().shared());
+        Some(Announced {
+            server: server.clone(),
+            key,
+            tell: Some(tell),
+        })
+    }
+
+    fn ended(mut self, end: FetchEnd) {
+        let _ = self.tell.take().map(|tell| tell.send(end));
+    }
+}
+
 /// Fetches the entries of a bundle that the local store lacks.
-pub async fn prefetch(server: Arc<Server>, keys: Vec<KeyBytes>) {
+pub async fn prefetch(server: Arc<Server>, first: KeyBytes, keys: Vec<KeyBytes>) {
     let checked = {
         let server = server.clone();
         tokio::task::spawn_blocking(move || {
@@ -111,22 +160,40 @@ pub async fn prefetch(server: Arc<Server>, keys: Vec<KeyBytes>) {
         if bytes >= MAX_PREFETCH_BYTES || !server.local.has_room_for_prefetch() {
             return;
         }
-        let is_free = |key: &&KeyBytes| !locked(&server.fetches).contains_key(*key);
-        let keys: Vec<KeyBytes> = batch.iter().filter(is_free).copied().collect();
-        let wanted: Vec<_> = keys.iter().map(|key| (Kind::Entry, *key)).collect();
-        let Ok(found) = server.shared.fetch(&wanted).await else {
+        let announced = batch.iter();
+        let announced = announced.filter_map(|key| Announced::new(&server, *key, first));
+        let announced: Vec<Announced> = announced.collect();
+        let wanted: Vec<_> = announced.iter().map(|one| (Kind::Entry, one.key)).collect();
+        let Ok(found) = server.shared.read(&wanted).await else {
             return;
         };
-        for (key, found) in keys.into_iter().zip(found) {
-            if let Fetched::Found(object) = found {
-                bytes += object.payload.len() as u64;
-                server.store(key, *object, true).await;
-            }
-            if server.stops.load(Ordering::Relaxed) {
-                return;
-            }
+        let taken = announced.into_iter().zip(found);
+        let taken = taken.map(|(one, found)| take(one, found));
+        let mut taken = stream::iter(taken).buffered(AT_ONCE);
+        while let Some(length) = taken.next().await {
+            bytes += length;
         }
     }
+}
+
+/// Verifies and stores an entry that nobody has asked for yet. Returns its length, in bytes.
+async fn take(one: Announced, found: Option<Vec<u8>>) -> u64 {
+    let (server, key) = (one.server.clone(), one.key);
+    let verifier = server.clone();
+    let verified = move || verifier.shared.verified(Kind::Entry, &key, found);
+    let verified = tokio::task::spawn_blocking(verified).await;
+    let (end, length) = match verified {
+        _ if server.stops.load(Ordering::Relaxed) => (FetchEnd::Failed, 0),
+        Ok(Fetched::Found(object)) => {
+            let length = object.payload.len() as u64;
+            (server.store(key, *object, true).await, length)
+        }
+        Ok(Fetched::Missing) => (FetchEnd::Missing, 0),
+        Ok(Fetched::Refused(_)) => (FetchEnd::Refused, 0),
+        Err(_) => (FetchEnd::Failed, 0),
+    };
+    one.ended(end);
+    length
 }
 
 #[cfg(test)]

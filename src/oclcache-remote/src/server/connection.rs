@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use oclcache::remote::protocol::{Answer, MAX_REQUEST_BYTES, Request};
+use oclcache::remote::protocol::{self, Answer, MAX_REQUEST_BYTES, Request};
 use oclcache::remote::socket::{self, Listener};
 use tokio::io::unix::AsyncFd;
 
@@ -65,15 +65,32 @@ fn is_of_client(error: &io::Error) -> bool {
 /// A client.
 pub struct Connection(AsyncFd<OwnedFd>);
 
+/// Why there is no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRequest {
+    /// The client has hung up, or has sent something else.
+    Gone,
+    /// It has sent a message of this version of the protocol.
+    OtherVersion(u8),
+}
+
 impl Connection {
-    /// The next request. None: the client has hung up, or has sent something else.
-    pub async fn request(&self) -> Option<Request> {
+    /// The next request.
+    ///
+    /// # Errors
+    /// There is none that this helper understands: the connection is to be closed.
+    pub async fn request(&self) -> Result<Request, NoRequest> {
         let mut packet = [0; MAX_REQUEST_BYTES];
         loop {
-            let mut guard = self.0.readable().await.ok()?;
+            let mut guard = self.0.readable().await.map_err(|_| NoRequest::Gone)?;
             match guard.try_io(|socket| socket::receive(socket.as_fd(), &mut packet)) {
-                Ok(Ok(length)) => return Request::decode(&packet[..length]),
-                Ok(Err(_)) => return None,
+                Ok(Ok(length)) => {
+                    let packet = &packet[..length];
+                    let other = protocol::other_version(packet);
+                    let why = other.map_or(NoRequest::Gone, NoRequest::OtherVersion);
+                    return Request::decode(packet).ok_or(why);
+                }
+                Ok(Err(_)) => return Err(NoRequest::Gone),
                 Err(_would_block) => {}
             }
         }

@@ -158,7 +158,7 @@ impl Server {
         let is_stored = loop {
             tokio::select! {
                 request = connection.request() => match request {
-                    Some(Request::Done { is_stored, .. }) => break is_stored,
+                    Ok(Request::Done { is_stored, .. }) => break is_stored,
                     _ => break false,
                 },
                 _ = renewal.tick() => {

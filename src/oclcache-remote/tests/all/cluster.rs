@@ -9,9 +9,13 @@ use crate::support::wait_for;
 
 /// Hosts on one network that share a key.
 fn cluster(count: usize) -> (tempfile::TempDir, Network, Vec<Host>) {
+    cluster_of((0..count).map(|_| Host::new()).collect())
+}
+
+/// The same with these hosts.
+fn cluster_of(mut hosts: Vec<Host>) -> (tempfile::TempDir, Network, Vec<Host>) {
     let directory = tempfile::tempdir().expect("a directory");
-    let network = Network::new(directory.path(), count);
-    let mut hosts: Vec<Host> = (0..count).map(|_| Host::new()).collect();
+    let network = Network::new(directory.path(), hosts.len());
     for (number, host) in hosts.iter_mut().enumerate() {
         host.prefix = network.prefix(number);
     }
@@ -22,14 +26,40 @@ fn cluster(count: usize) -> (tempfile::TempDir, Network, Vec<Host>) {
     first.remote(&["key", "new", "--if-missing"]).ok();
     let invitation = first.shell("oclcache remote invite").ok().stdout;
     for host in others {
-        std::fs::write(host.path("invitation"), &invitation).expect("written");
-        host.shell(&format!(
-            "oclcache remote join - < '{}'",
-            host.path("invitation").display()
-        ))
-        .ok();
+        host.join(&invitation);
     }
     (directory, network, hosts)
+}
+
+/// Starts a helper on each host, before any program does. A first question waits for a short time only, in which a helper may not
+/// start on a busy machine.
+fn start_helpers(hosts: &[Host]) -> Vec<Child> {
+    let helpers = hosts
+        .iter()
+        .map(|host| host.remote_command(&["serve"]).spawn().expect("started"))
+        .collect();
+    for host in hosts {
+        wait_for("a helper that serves", || host.is_served());
+    }
+    helpers
+}
+
+fn stop_helpers(hosts: &[Host], helpers: Vec<Child>) {
+    for (host, mut helper) in hosts.iter().zip(helpers) {
+        host.stop_helper();
+        helper.wait().expect("ended");
+    }
+}
+
+/// Starts so many processes on each host at once, and waits for all of them.
+fn run_on_all(hosts: &[Host], per_host: usize, keys: u32) {
+    let processes: Vec<Child> = hosts
+        .iter()
+        .flat_map(|host| (0..per_host).map(|_| start(host, keys)))
+        .collect();
+    for mut process in processes {
+        assert!(process.wait().expect("a child").success());
+    }
 }
 
 fn start(host: &Host, keys: u32) -> Child {
@@ -76,31 +106,15 @@ fn build_at_once(host_count: usize, per_host: usize, keys: u32) -> Outcome {
         host.set("STUB_BUILD_MS", "1500");
         host.set("OCLCACHE_REMOTE_WAIT", "10s");
     }
-    // A first question waits for a short time only, in which a helper may not start on a busy machine.
-    let mut helpers: Vec<Child> = hosts
-        .iter()
-        .map(|host| host.remote_command(&["serve"]).spawn().expect("started"))
-        .collect();
-    for host in &hosts {
-        wait_for("a helper that serves", || host.is_served());
-    }
+    let helpers = start_helpers(&hosts);
     let started = Instant::now();
-    let processes: Vec<Child> = hosts
-        .iter()
-        .flat_map(|host| (0..per_host).map(|_| start(host, keys)))
-        .collect();
-    for mut process in processes {
-        assert!(process.wait().expect("a child").success());
-    }
+    run_on_all(&hosts, per_host, keys);
     let outcome = Outcome {
         compilations: compilations(&hosts),
         seconds: started.elapsed().as_secs_f64(),
         objects: network.redis_cli(&["DBSIZE"]),
     };
-    for (host, helper) in hosts.iter().zip(&mut helpers) {
-        host.stop_helper();
-        helper.wait().expect("ended");
-    }
+    stop_helpers(&hosts, helpers);
     outcome
 }
 
@@ -145,6 +159,64 @@ fn sixty_four_processes_on_eight_hosts_compile_each_program_once() {
         twice.is_empty(),
         "runs with other counts of compilations: {twice:?}"
     );
+}
+
+/// The same on PoCL, whose entries are not recorded in a miss, but baked later: what hosts share is the baking. Each process compiles
+/// for itself the first time.
+#[test]
+#[ignore = "takes minutes"]
+fn sixty_four_processes_on_eight_hosts_with_pocl_bake_each_program_once() {
+    const KEYS: u32 = 3;
+    const HOSTS: usize = 8;
+    let hosts: Option<Vec<Host>> = (0..HOSTS).map(|_| Host::on_pocl()).collect();
+    let Some(mut hosts) = hosts else {
+        return;
+    };
+    for host in &mut hosts {
+        host.set("OCLCACHE_RECORD", "bake");
+    }
+    let (_directory, network, hosts) = cluster_of(hosts);
+    let helpers = start_helpers(&hosts);
+    let seconds = |started: Instant| started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    run_on_all(&hosts, 8, KEYS);
+    let cold = seconds(started);
+    let started = Instant::now();
+    let bakers: Vec<Child> = hosts
+        .iter()
+        .map(|host| host.baker().spawn().expect("started"))
+        .collect();
+    let mut counts = std::collections::BTreeMap::new();
+    for baker in bakers {
+        let output = baker.wait_with_output().expect("a child");
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        for what in ["baked", "known", "skipped", "failed"] {
+            let found = said[what].as_array().expect("a list").len();
+            *counts.entry(what).or_insert(0) += found;
+        }
+    }
+    let baking = seconds(started);
+    let before: u64 = hosts.iter().map(|host| host.stat("hits")).sum();
+    let started = Instant::now();
+    run_on_all(&hosts, 8, KEYS);
+    let warm = seconds(started);
+    let hits: u64 = hosts.iter().map(|host| host.stat("hits")).sum::<u64>() - before;
+    println!(
+        "cluster on PoCL: {counts:?}, {hits} hits of {}, {} objects; {cold:.3} s cold, {baking:.3} s to bake, {warm:.3} s warm",
+        HOSTS as u32 * 8 * KEYS,
+        network.redis_cli(&["DBSIZE"])
+    );
+    stop_helpers(&hosts, helpers);
+    // What another host has baked is stored before the baker begins.
+    let all = HOSTS * KEYS as usize;
+    let expected = [
+        ("baked", KEYS as usize),
+        ("failed", 0),
+        ("known", all - KEYS as usize),
+        ("skipped", 0),
+    ];
+    assert_eq!(counts, expected.into());
+    assert_eq!(hits, HOSTS as u64 * 8 * u64::from(KEYS));
 }
 
 #[test]

@@ -108,6 +108,21 @@ fn s3() {
 }
 
 #[test]
+fn another_s3() {
+    let Some(server) = Server::s3s() else {
+        return;
+    };
+    let url = |password: &str| {
+        let port = server.port;
+        format!("s3://id:{password}@bucket/some/prefix?endpoint=http://127.0.0.1:{port}")
+    };
+    exercise(&url("secret"));
+    let wrong = url("wrong");
+    let check = run(async { store(&wrong, None, &[]).guarded.check().await });
+    assert!(matches!(check, Err(EngineError::Denied(_))), "{check:?}");
+}
+
+#[test]
 fn a_directory() {
     let folder = tempfile::tempdir().expect("a directory");
     exercise(&format!("file://{}/new/store", folder.path().display()));

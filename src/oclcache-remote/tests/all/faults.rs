@@ -12,7 +12,7 @@ use oclcache_remote::keys::SecretKey;
 use oclcache_remote::object::Kind;
 use oclcache_remote::shared::{Fetched, UploadError};
 
-use crate::support::host::Host;
+use crate::support::host::{Host, invite};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::servers::{Server, free_port};
 use crate::support::stores::store;
@@ -43,12 +43,7 @@ fn behind_a_proxy(server: &Server) -> (Proxy, Host) {
     b.set("OCLCACHE_REMOTE_WAIT", "250ms");
     let invitation = a.shell("oclcache remote invite").ok().stdout;
     let invitation = invitation.replace(&format!(":{}", server.port), &format!(":{}", proxy.port));
-    std::fs::write(b.path("invitation"), invitation).expect("written");
-    b.shell(&format!(
-        "oclcache remote join - < '{}'",
-        b.path("invitation").display()
-    ))
-    .ok();
+    b.join(&invitation);
     (proxy, b)
 }
 
@@ -186,16 +181,50 @@ fn a_host_compiles_if_all_objects_are_damaged() {
     // What was built here replaces it.
     host.remote(&["push", "--all"]).ok();
     let second = Host::new();
-    let invitation = host.shell("oclcache remote invite").ok().stdout;
-    std::fs::write(second.path("invitation"), invitation).expect("written");
-    second
-        .shell(&format!(
-            "oclcache remote join - < '{}'",
-            second.path("invitation").display()
-        ))
-        .ok();
+    invite(&host, &second);
     second.build(KEYS).ok();
     assert_eq!(second.compilations(), 0);
+}
+
+/// It has the same key, so it means the same: who can write to the store can only make others use what a trusted machine has built.
+#[test]
+fn an_old_entry_that_is_put_back_under_its_key_is_used_and_counted() {
+    let server = Server::redis(&[]);
+    let a = host_on(server.port);
+    let push = || {
+        a.build(1).ok();
+        a.remote(&["push"]).ok();
+    };
+    let object = || {
+        let names = server.redis_cli(&["--scan", "--pattern", "*/e/*"]);
+        assert_eq!(names.lines().count(), 1, "{names}");
+        names
+    };
+    push();
+    let name = object();
+    server.redis_cli(&["RENAME", &name, "old"]);
+    // The new one says another second.
+    let second = oclcache_remote::shared::now();
+    wait_for("the next second", || {
+        oclcache_remote::shared::now() > second
+    });
+    a.shell("oclcache clear").ok();
+    a.stop_helper();
+    push();
+    assert_eq!(a.compilations(), 2);
+    assert_eq!(object(), name);
+    let of = |name: &str| server.redis_cli(&["GETRANGE", name, "0", "200"]);
+    assert_ne!(of(&name), of("old"));
+    server.redis_cli(&["RENAME", "old", &name]);
+    let b = Host::new();
+    invite(&a, &b);
+    b.build(1).ok();
+    assert_eq!(b.compilations(), 0);
+    assert_eq!(b.stat("remote_hits"), 1);
+    wait_for("the helper has counted it", || {
+        let status = b.remote(&["status"]).ok().stdout;
+        status.contains("1 received") && status.contains("0 refused")
+    });
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What a person types, on two hosts.
 
-use crate::support::host::Host;
+use std::time::Duration;
+
+use crate::support::host::{Host, invite};
+use crate::support::proxy::{Mode, Proxy};
 use crate::support::servers::Server;
 use crate::support::wait_for;
 
@@ -25,17 +28,6 @@ fn build_and_send(a: &Host) {
 fn finds_all(b: &Host) {
     b.build(KEYS).ok();
     assert_eq!(b.compilations(), 0, "{}", b.remote(&["status"]).stdout);
-}
-
-/// As `oclcache remote invite | ssh b oclcache remote join -`.
-fn invite(a: &Host, b: &Host) {
-    let invitation = a.shell("oclcache remote invite").ok().stdout;
-    std::fs::write(b.path("invitation"), invitation).expect("written");
-    b.shell(&format!(
-        "oclcache remote join - < '{}'",
-        b.path("invitation").display()
-    ))
-    .ok();
 }
 
 fn lab(url: &str) {
@@ -74,6 +66,17 @@ fn a_lab_on_s3() {
 }
 
 #[test]
+fn a_lab_on_another_s3() {
+    let Some(server) = Server::s3s() else {
+        return;
+    };
+    lab(&format!(
+        "s3://id:secret@bucket/cache?endpoint=http://127.0.0.1:{}",
+        server.port
+    ));
+}
+
+#[test]
 fn a_lab_on_a_directory() {
     let folder = tempfile::tempdir().expect("a directory");
     lab(&format!("file://{}", folder.path().display()));
@@ -99,12 +102,7 @@ fn a_colleague_reads_at_once_and_is_read_once_trusted() {
         !invitation.contains("key RWQA") && !invitation.contains("credential"),
         "{invitation}"
     );
-    std::fs::write(b.path("invitation"), invitation).expect("written");
-    b.shell(&format!(
-        "oclcache remote join - < '{}'",
-        b.path("invitation").display()
-    ))
-    .ok();
+    b.join(&invitation);
     finds_all(&b);
     b.build(KEYS + 2).ok();
     b.remote(&["push"]).ok();
@@ -154,6 +152,74 @@ fn a_baked_entry_is_sent_although_its_recipe_was() {
     assert_eq!(objects("e"), KEYS as usize);
     invite(&a, &b);
     finds_all(&b);
+}
+
+/// On PoCL: the stub's variables are in its keys, so its recipes fit one machine only.
+#[test]
+fn recipes_of_others_are_baked_by_those_who_want_them_in_a_process_that_reaches_nothing() {
+    let (server, url) = redis();
+    let Some(mut a) = Host::on_pocl() else {
+        return;
+    };
+    a.set("OCLCACHE_RECORD", "bake");
+    a.shell(&format!("oclcache config set remote '{url}'")).ok();
+    a.build(KEYS).ok();
+    a.remote(&["push"]).ok();
+    let recipes = server.redis_cli(&["--scan", "--pattern", "*/r/*"]);
+    assert_eq!(recipes.lines().count(), KEYS as usize);
+    let invitation = a
+        .shell("oclcache remote invite --public --name alice")
+        .ok()
+        .stdout;
+    let host = |bakes: bool| {
+        let mut host = Host::on_pocl().expect("it was there");
+        if bakes {
+            host.set("OCLCACHE_REMOTE_BAKE", "1");
+        }
+        host.join(&invitation);
+        host.shell("oclcache remote pull").ok();
+        host
+    };
+    let (without, b) = (host(false), host(true));
+    assert_eq!((without.entries(), b.entries()), (0, KEYS as usize));
+    // Those of this user's own programs only.
+    let baked = |line: &str| {
+        let said = b.shell(line).ok().stderr;
+        said.lines().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(
+        baked("oclcache bake"),
+        "oclcache: 0 baked, 0 skipped, 0 failed"
+    );
+    // Otherwise the baker would start it, and strace would follow it.
+    let mut helper = b.remote_command(&["serve"]).spawn().expect("started");
+    wait_for("a helper that serves", || b.is_served());
+    // The worker that compiles opens the driver after it is confined, or not at all.
+    let trace = b.path("trace");
+    let traced = format!(
+        "strace -f -e trace=landlock_restrict_self,socket,openat -o '{}' oclcache bake --imported --jobs 1 -v",
+        trace.display()
+    );
+    assert_eq!(
+        baked(&traced),
+        format!("oclcache: {KEYS} baked, 0 skipped, 0 failed")
+    );
+    let trace = std::fs::read_to_string(&trace).expect("a trace");
+    let (before, after) = trace
+        .split_once("landlock_restrict_self(")
+        .expect("a confined process");
+    assert!(!before.contains("libpocl.so") && after.contains("libpocl.so"));
+    b.build(KEYS).ok();
+    assert_eq!(b.stat("hits"), u64::from(KEYS));
+    // They are not this machine's own: it sends none of them.
+    server.redis_cli(&["FLUSHALL"]);
+    b.remote(&["push", "--all"]).ok();
+    assert_eq!(server.redis_cli(&["DBSIZE"]), "0");
+    // And they go with the trust in whoever signed the recipes.
+    b.shell("oclcache remote untrust alice").ok();
+    assert_eq!(b.entries(), 0);
+    b.stop_helper();
+    helper.wait().expect("ended");
 }
 
 #[test]
@@ -264,6 +330,35 @@ fn the_helper_sends_by_itself_and_ends_by_itself() {
     wait_for("the helper ends", || {
         helper.try_wait().expect("a child").is_some()
     });
+}
+
+#[test]
+fn what_is_fetched_ahead_is_not_fetched_again_by_who_asks_for_it_meanwhile() {
+    let (server, url) = redis();
+    let a = Host::new();
+    a.shell(&format!("oclcache config set remote '{url}'")).ok();
+    let mut helper = a.remote_command(&["serve"]).spawn().expect("started");
+    wait_for("a helper that serves", || a.is_served());
+    a.build(KEYS).ok();
+    // The list of the keys of a process.
+    wait_for("the bundle", || {
+        !server
+            .redis_cli(&["--scan", "--pattern", "*/b/*"])
+            .is_empty()
+    });
+    a.stop_helper();
+    helper.wait().expect("ended");
+    // Far enough away that the program asks for the second one while it is on its way.
+    let proxy = Proxy::new(server.port, Mode::Forward(Duration::from_millis(50)));
+    let b = Host::new();
+    let invitation = a.shell("oclcache remote invite").ok().stdout;
+    b.join(&invitation.replace(&format!(":{}", server.port), &format!(":{}", proxy.port)));
+    server.redis_cli(&["CONFIG", "RESETSTAT"]);
+    b.build(KEYS).ok();
+    let stats = server.redis_cli(&["INFO", "commandstats"]);
+    // Each entry and the bundle, once.
+    let wanted = format!("cmdstat_getrange:calls={},", KEYS + 1);
+    assert!(stats.contains(&wanted), "{stats}");
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod faults;
 mod flows;
 mod support;
 mod trust;
+mod versions;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,6 +25,13 @@ fn installed() -> Arc<TempDir> {
     if let Some(directory) = installed.upgrade() {
         return directory;
     }
+    let directory = Arc::new(install(Path::new(env!("CARGO_BIN_EXE_oclcache-remote"))));
+    *installed = Arc::downgrade(&directory);
+    directory
+}
+
+/// A directory with oclcache and this helper.
+fn install(helper: &Path) -> TempDir {
     // Not below /tmp, where others could replace it: the library starts no such helper.
     let directory = tempfile::Builder::new()
         .prefix("remote-installed-")
@@ -31,10 +40,7 @@ fn installed() -> Arc<TempDir> {
     let files = [
         (built().join("oclcache"), "oclcache"),
         (built().join("liboclcache.so"), "liboclcache.so"),
-        (
-            env!("CARGO_BIN_EXE_oclcache-remote").into(),
-            "oclcache-remote",
-        ),
+        (helper.to_owned(), "oclcache-remote"),
     ];
     for (from, to) in files {
         // A hard link keeps what was built if cargo builds again.
@@ -43,14 +49,14 @@ fn installed() -> Arc<TempDir> {
             std::fs::copy(&from, &to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         }
     }
-    let directory = Arc::new(directory);
-    *installed = Arc::downgrade(&directory);
     directory
 }
 
 pub struct Host {
     directory: TempDir,
     installed: Arc<TempDir>,
+    /// Keeps the real helper where another one is installed.
+    real: Option<Arc<TempDir>>,
     /// Set for each program.
     pub variables: BTreeMap<String, OsString>,
     /// Put before each program.
@@ -72,6 +78,12 @@ impl Ran {
     }
 }
 
+/// As `oclcache remote invite | ssh b oclcache remote join -`.
+pub fn invite(a: &Host, b: &Host) {
+    let invitation = a.shell("oclcache remote invite").ok().stdout;
+    b.join(&invitation);
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop_helper();
@@ -88,6 +100,7 @@ impl Host {
         let host = Host {
             directory,
             installed: installed(),
+            real: None,
             variables: BTreeMap::new(),
             prefix: Vec::new(),
         };
@@ -104,6 +117,38 @@ impl Host {
         icd("icd", &host.installed("liboclcache.so"));
         icd("vendors", &stub);
         host
+    }
+
+    /// A host whose helper this script starts, with the path of the real one in `$HELPER`.
+    pub fn with_helper(script: &str) -> Host {
+        let mut host = Host::new();
+        let helper = host.installed("oclcache-remote");
+        let path = host.path("helper");
+        let text = format!("#!/bin/sh\nHELPER='{}'\n{script}\n", helper.display());
+        std::fs::write(&path, text).expect("written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("set");
+        host.installed = Arc::new(install(&path));
+        let library = format!("{}\n", host.installed("liboclcache.so").display());
+        std::fs::write(host.path("icd/x.icd"), library).expect("written");
+        // The real one is to stay as long as the script.
+        host.real = Some(installed());
+        host
+    }
+
+    /// A host with PoCL, if this machine has it.
+    pub fn on_pocl() -> Option<Host> {
+        let registered = std::env::var_os("OCLCACHE_TEST_POCL")?;
+        let host = Host::new();
+        std::fs::copy(registered, host.path("vendors/x.icd")).expect("copied");
+        Some(host)
+    }
+
+    /// Uses an invitation.
+    pub fn join(&self, invitation: &str) {
+        let file = self.path("invitation");
+        std::fs::write(&file, invitation).expect("written");
+        self.shell(&format!("oclcache remote join - < '{}'", file.display()))
+            .ok();
     }
 
     /// A file of oclcache.
@@ -237,6 +282,13 @@ impl Host {
         self.run(&mut self.client_command(&["many", "--keys", &keys.to_string()]))
     }
 
+    /// The command that bakes, which prints JSON.
+    pub fn baker(&self) -> Command {
+        let mut command = self.command(&self.installed("oclcache"));
+        command.args(["bake", "--json"]).stdout(Stdio::piped());
+        command
+    }
+
     /// A shell command line, as a user types it.
     pub fn shell(&self, line: &str) -> Ran {
         self.run(self.command(Path::new("/bin/sh")).args(["-c", line]))
@@ -256,6 +308,11 @@ impl Host {
         let shards = shards.into_iter().flatten().flatten();
         let files = shards.flat_map(|shard| std::fs::read_dir(shard.path()).into_iter().flatten());
         files.count()
+    }
+
+    /// The directory of the helper's socket, lock and state.
+    pub fn sockets(&self) -> PathBuf {
+        self.path("home/.cache/oclcache/v1/remote")
     }
 
     /// The markers in the outbox.

@@ -119,6 +119,19 @@ impl Server {
         server
     }
 
+    /// s3s-fs, another S3, over a directory, with one bucket. Unlike moto it checks signatures. None if it could not be installed.
+    pub fn s3s() -> Option<Server> {
+        let program = std::env::var_os("OCLCACHE_TEST_S3S")?;
+        Some(Server::start(|port, directory| {
+            std::fs::create_dir_all(directory.join("bucket")).expect("made");
+            let mut command = Command::new(&program);
+            command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+            command.args(["--access-key", "id", "--secret-key", "secret"]);
+            command.arg(directory);
+            command
+        }))
+    }
+
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
