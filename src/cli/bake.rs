@@ -180,10 +180,19 @@ impl BakeArgs {
         // Recipes whose kernels never ran. They wait until nothing else is left.
         let mut unused = Work::default();
         let is_once = self.filter.stale || self.filter.all;
+        let mut is_told = false;
         loop {
             let mut work = Work::default();
             if tried.is_empty() || !is_once {
                 work = collect(&store, &config, &self.filter)?;
+                if let Some(why) = work
+                    .unconfined()
+                    .filter(|_| !std::mem::replace(&mut is_told, true))
+                {
+                    say(&format!(
+                        "oclcache: recipes of archives are compiled like your own: {why}"
+                    ));
+                }
                 // Programs that ended meanwhile have started no other baker: they found this one.
                 work.retain_new(&mut tried);
                 locked(&report).skipped.append(&mut work.skipped);

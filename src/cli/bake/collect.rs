@@ -108,7 +108,7 @@ pub struct WorkerSettings {
     pub own_cache: OwnCache,
     /// For an audit, and for recipes from elsewhere: the caches of the user's drivers are not used.
     pub is_private: bool,
-    /// The recipes came from elsewhere.
+    /// The recipes came from elsewhere, and a process can be confined here.
     pub is_confined: bool,
 }
 
@@ -204,6 +204,15 @@ pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Wo
     Ok(work)
 }
 
+impl Work {
+    /// Why recipes of archives in it are compiled in a process that is not confined; None if there are none.
+    pub fn unconfined(&self) -> Option<String> {
+        let is_unconfined = |place: &WorkerSettings| place.is_private && !place.is_confined;
+        let any = self.places.keys().any(is_unconfined);
+        any.then(confinement::refusal).flatten()
+    }
+}
+
 /// Collects the entries that can be audited.
 pub fn collect_audits(store: &Store, config: &Config, filter: &BakeFilter, keys: &[Key]) -> Work {
     let own: VariableMap = std::env::vars_os().collect();
@@ -256,6 +265,22 @@ fn audit_place(
     })
 }
 
+/// Whether a recipe is compiled in a confined process. `refusal`: why none can be confined here.
+///
+/// # Errors
+/// It came from the store that machines share, and no process can be confined.
+fn is_confined(meta: &Meta, refusal: impl FnOnce() -> Option<String>) -> Result<bool, String> {
+    if !meta.imported {
+        return Ok(false);
+    }
+    match refusal() {
+        None => Ok(true),
+        Some(why) if meta.signer().is_some() => Err(why),
+        // The user has said twice that they trust this archive, and many distributions have older kernels.
+        Some(_) => Ok(false),
+    }
+}
+
 /// All environment variables of the process that compiles a recipe.
 fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
     let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
@@ -279,9 +304,7 @@ fn place(
     own: &VariableMap,
     registered: &[PathBuf],
 ) -> Result<Option<WorkerSettings>, String> {
-    if let Some(why) = meta.imported.then(confinement::refusal).flatten() {
-        return Err(why);
-    }
+    let is_confined = is_confined(meta, confinement::refusal)?;
     let library = library(meta, filter, registered)?;
     let mut is_moved = false;
     let own_cache = match filter.stale {
@@ -316,7 +339,7 @@ fn place(
         executable: executable(meta)?,
         own_cache,
         is_private: meta.imported,
-        is_confined: meta.imported,
+        is_confined,
     }))
 }
 
@@ -356,4 +379,28 @@ fn executable(meta: &Meta) -> Result<Option<OsString>, String> {
     is_name
         .then(|| Some(name.to_owned()))
         .ok_or_else(|| "the name of its program is unknown".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_recipes_of_archives_are_compiled_where_no_process_can_be_confined() {
+        let own = Meta::default();
+        let archived = Meta {
+            imported: true,
+            ..Meta::default()
+        };
+        let received = archived.clone().signed_by(Some(7));
+        let old_kernel = || Some("an old kernel".to_owned());
+        for (meta, new, old) in [
+            (own, Ok(false), Ok(false)),
+            (archived, Ok(true), Ok(false)),
+            (received, Ok(true), Err("an old kernel".to_owned())),
+        ] {
+            assert_eq!(is_confined(&meta, || None), new);
+            assert_eq!(is_confined(&meta, old_kernel), old);
+        }
+    }
 }

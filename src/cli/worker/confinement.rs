@@ -8,7 +8,7 @@
 //!
 //! It can use the devices of the driver, and write entries: they are used as those of whoever gave the recipe.
 //!
-//! Where the kernel cannot do this, no recipe of others is compiled.
+//! Where the kernel cannot do this, recipes from the store that machines share are not compiled.
 
 #![allow(unsafe_code)] // system calls that no crate has safe functions for
 
