@@ -310,7 +310,6 @@ impl Server {
         let end = self.keep(key, entry.unwrap_or(Fetched::Missing)).await;
         if end == FetchEnd::Missing {
             Counters::add(&self.shared.counters.misses, 1);
-            // It saves no build now, so it is no hit.
             if let Some(recipe) = recipe {
                 self.keep(key, recipe).await;
             }
@@ -327,7 +326,7 @@ impl Server {
         }
     }
 
-    /// Checks an entry as an import does, and stores it.
+    /// Checks an entry or recipe as an import does, and stores it.
     async fn store(
         self: &Arc<Self>,
         key: KeyBytes,
@@ -335,6 +334,7 @@ impl Server {
         is_prefetched: bool,
     ) -> FetchEnd {
         let server = self.clone();
+        let kind = object.header.kind;
         let stored = tokio::task::spawn_blocking(move || {
             let signer = object.header.signer;
             server
@@ -345,6 +345,8 @@ impl Server {
             .await
             .unwrap_or(Received::Failed("the helper failed".to_owned()))
         {
+            // Somebody must compile it yet.
+            Received::Stored if kind == Kind::Recipe => FetchEnd::Stored,
             Received::Stored => {
                 Counters::add(&self.shared.counters.hits, 1);
                 let counter = if is_prefetched {
@@ -357,7 +359,7 @@ impl Server {
             }
             Received::Present => FetchEnd::Stored,
             Received::Refused(why) => {
-                let name = self.shared.name(Kind::Entry, &key);
+                let name = self.shared.name(kind, &key);
                 self.shared.note_refused(&name, &why);
                 FetchEnd::Refused
             }

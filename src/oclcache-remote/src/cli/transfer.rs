@@ -50,8 +50,8 @@ impl PushArgs {
                 if self.all {
                     // Objects are verified whole, so that damaged ones are replaced: an upload looks at heads only.
                     let keys = server.local.pending();
-                    let entries: Vec<_> = keys.into_iter().map(|key| (Kind::Entry, key)).collect();
-                    server.shared.fetch(&entries).await?;
+                    let objects = keys.into_iter().map(|key| (server.kind_of(&key), key));
+                    server.shared.fetch(&objects.collect::<Vec<_>>()).await?;
                 }
                 server.send_all().await;
                 Ok::<(), crate::engine::EngineError>(())

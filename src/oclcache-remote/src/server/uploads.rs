@@ -56,6 +56,11 @@ fn kind_of(marker: Option<Marker>) -> Kind {
 }
 
 impl Server {
+    /// As what an entry of the outbox is sent.
+    pub fn kind_of(&self, key: &KeyBytes) -> Kind {
+        kind_of(self.local.marker(key))
+    }
+
     /// Sends what is in the outbox within a time. Returns how many entries are left.
     pub(super) async fn flush(&self, wait: Duration) -> u32 {
         let _ = tokio::time::timeout(wait, self.send_all()).await;
