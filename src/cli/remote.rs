@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::config::{self, Config};
 use crate::remote::local::LocalStore;
 use crate::remote::protocol::{Answer, Request};
 use crate::remote::settings::RemoteSettings;
-use crate::remote::start;
+use crate::remote::{CALLER, LIBRARY_VERSION, start};
 
 /// How long `oclcache run` waits for what the program has left to be sent.
 const FLUSH: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ impl RemoteArgs {
 /// Executes the helper with these arguments in place of this process.
 pub fn execute(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let helper = helper()?;
-    let error = Command::new(&helper).args(arguments).exec();
+    let error = calling(&helper).args(arguments).exec();
     Err(Failure::new(format_args!(
         "cannot run `{}`: {error}",
         crate::log::path(&helper)
@@ -66,7 +66,7 @@ pub fn helper() -> Result<PathBuf, Failure> {
     let own = own_path()?;
     if companion::beside(&own, REMOTE_HELPER).is_none() {
         return Err(Failure::new(format_args!(
-            "`{REMOTE_HELPER}` is not installed: build it from the source with `cargo build --release --manifest-path src/oclcache-remote/Cargo.toml`, and put it beside this command"
+            "`{REMOTE_HELPER}` is not installed: install the package of this name, or build it from the source with `cargo build --release --manifest-path src/oclcache-remote/Cargo.toml` and put it beside this command"
         )));
     }
     companion::trusted(&own, REMOTE_HELPER).map_err(|why| {
@@ -74,6 +74,13 @@ pub fn helper() -> Result<PathBuf, Failure> {
             "`{REMOTE_HELPER}` is not used: {why}; make it and its directories writable for you and root only"
         ))
     })
+}
+
+/// A call of the helper, which refuses one of another version.
+fn calling(helper: &Path) -> Command {
+    let mut command = Command::new(helper);
+    command.args([CALLER, LIBRARY_VERSION]);
+    command
 }
 
 /// Moves the password of a URL into a file that only the user can read. Returns the URL without it; None if it has none.
@@ -90,7 +97,7 @@ pub fn without_password(url: &str, system: bool) -> Result<Option<String>, Failu
         ));
     }
     let helper = helper()?;
-    let mut command = Command::new(&helper);
+    let mut command = calling(&helper);
     command.arg("credential").stdin(Stdio::piped());
     let mut child = command
         .stdout(Stdio::piped())
@@ -114,7 +121,7 @@ pub fn without_password(url: &str, system: bool) -> Result<Option<String>, Failu
 /// Has the helper make a secret key if there is none, and say what to type next. Without a helper it says what is missing.
 pub fn make_key() {
     let made = helper().and_then(|helper| {
-        let mut command = Command::new(helper);
+        let mut command = calling(&helper);
         let made = command.args(["key", "new", "--if-missing"]).status();
         made.map_err(Failure::new)
     });

@@ -36,3 +36,8 @@ pub(crate) mod start;
 pub mod state;
 
 pub use crate::key::ingredients::Key;
+
+/// The version of the library and the command. The helper links code of this library, and serves only its own version.
+pub const LIBRARY_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The option by which the helper is told [`LIBRARY_VERSION`] of who calls it. It comes first.
+pub const CALLER: &str = "--caller";

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A request takes at most [`MAX_REQUEST_BYTES`], an answer at most [`MAX_ANSWER_BYTES`]. Other packets, and those of another version,
-//! are refused whole. The version is part of the socket's name ([`super::socket`]), so helpers and libraries of different versions do
-//! not meet: each version has a helper of its own.
+//! are refused whole. This version and the library's are parts of the socket's name ([`super::socket`]), so helpers and libraries of
+//! different versions do not meet: each version has a helper of its own.
 //!
 //! | request | answers, in order                                                                                  |
 //! | ------- | -------------------------------------------------------------------------------------------------- |

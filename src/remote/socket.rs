@@ -6,9 +6,9 @@
 //! <the same directory>/<name>.lock             locked by the helper that serves
 //! ```
 //!
-//! The name is a hash of all that two processes must share to share a helper: the version of the protocol, the host and its boot, the
-//! user, the namespaces of users, mounts and the network, the cache directory, and the settings of the remote level. A path of a
-//! socket may have 107 bytes, so the directory is reached through `/proc/self/fd`.
+//! The name is a hash of all that two processes must share to share a helper: the versions of the protocol and the library, the host
+//! and its boot, the user, the namespaces of users, mounts and the network, the cache directory, and the settings of the remote level.
+//! A path of a socket may have 107 bytes, so the directory is reached through `/proc/self/fd`.
 //!
 //! Each side asks the kernel who the other one is, and hangs up unless it is its own user. The user 65534 is refused: in a user
 //! namespace it stands for every user outside.
@@ -26,6 +26,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
+use super::LIBRARY_VERSION;
 use super::protocol::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, VERSION};
 use crate::config::{Config, Name};
 use crate::guarded_file::beyond_streams;
@@ -64,7 +65,8 @@ const COVERED: [Name; 11] = [
 /// The name of the socket, and of the files beside it, for this process and these settings. `root` is the cache's directory of this
 /// format.
 pub(super) fn name(config: &Config, root: &Directory) -> String {
-    let mut parts = vec![vec![VERSION], geteuid().as_raw().to_le_bytes().to_vec()];
+    let mut parts = vec![vec![VERSION], LIBRARY_VERSION.as_bytes().to_vec()];
+    parts.push(geteuid().as_raw().to_le_bytes().to_vec());
     parts.push(rustix::system::uname().nodename().to_bytes().to_vec());
     parts.push(proc_file::read("/proc/sys/kernel/random/boot_id").unwrap_or_default());
     for namespace in ["user", "mnt", "net"] {

@@ -4,10 +4,12 @@
 //! meant for the application alone: so it reads the same settings. Unlike the baker it is also started in batch jobs and containers,
 //! where it ends early by itself.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use super::{CALLER, LIBRARY_VERSION};
 use crate::companion::{self, REMOTE_HELPER};
 use crate::driver::path_of;
 use crate::proc_file;
@@ -85,7 +87,8 @@ fn make_ready() -> Result<Start, String> {
     if companion::is_confined() {
         return Err("system calls are filtered".into());
     }
-    let arguments = vec![helper.clone().into(), SERVE.into()];
+    let words = [CALLER, LIBRARY_VERSION, SERVE].map(OsString::from);
+    let arguments = [vec![helper.clone().into()], words.to_vec()].concat();
     let environment = std::env::vars_os()
         .filter(|(name, _)| !companion::is_for_application(name) && name != RUN_VARIABLE);
     Start::new(helper, arguments, environment).ok_or("a variable has a NUL".into())

@@ -519,7 +519,11 @@ fn the_command_hands_its_arguments_to_the_helper_and_says_what_to_install() {
         (&["doctor", "--remote", "--json"], "doctor --json"),
     ] {
         let ran = lab.command(arguments).ok();
-        assert_eq!(ran.stdout, format!("stand-in 0.0.1 {told} false\n"));
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(
+            ran.stdout,
+            format!("stand-in 0.0.1 --caller {version} {told} false\n")
+        );
     }
     lab.sandbox
         .set("OCLCACHE_REMOTE", "redis://me:geheim@nowhere");

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let own = std::env::current_exe().expect("a path");
     let place = own.parent().expect("a directory").to_owned();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.first().is_none_or(|word| word != "serve") {
+    if words.last().is_none_or(|word| word != "serve") {
         // As the command calls it: the test reads what it was told.
         let key = std::env::var_os("OCLCACHE_REMOTE_KEY").is_some();
         println!("stand-in 0.0.1 {} {key}", words.join(" "));

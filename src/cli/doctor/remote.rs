@@ -6,6 +6,7 @@ use super::report::{DoctorReport, Fix};
 use crate::cli::remote::helper;
 use crate::config::{Config, without_password};
 use crate::log::text;
+use crate::remote::LIBRARY_VERSION;
 
 const ABOUT: &str = "remote";
 
@@ -32,12 +33,22 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
         .and_then(|line| line.split_whitespace().last());
     let path = crate::log::path(&helper).to_string();
     match version {
-        Some(version) => {
+        Some(version) if version != LIBRARY_VERSION => {
             let version = text(version.as_bytes());
+            let fix = Fix::words("install the helper and oclcache of one version");
+            report.wrong(
+                ABOUT,
+                format!(
+                    "{shown}: {path} has version {version}, and this is oclcache {LIBRARY_VERSION}, so the helper refuses to work for it"
+                ),
+                fix,
+            );
+        }
+        Some(_) => {
             let checks = "`oclcache doctor --remote` checks the store";
             report.good(
                 ABOUT,
-                format!("{shown}, oclcache-remote {version}, {path}; {checks}"),
+                format!("{shown}, oclcache-remote {LIBRARY_VERSION}, {path}; {checks}"),
             );
         }
         None => {

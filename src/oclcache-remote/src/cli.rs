@@ -7,6 +7,7 @@ mod transfer;
 mod trust;
 mod view;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use oclcache::remote::settings::RemoteSettings;
+use oclcache::remote::{CALLER, LIBRARY_VERSION};
 
 use crate::local::Local;
 use crate::server::{IDLE, ServeOptions, Server};
@@ -27,7 +29,7 @@ const UNUSABLE: Duration = Duration::from_secs(60);
 
 /// Share the cache between machines
 #[derive(Parser)]
-#[command(name = "oclcache remote", version, disable_help_subcommand = true)]
+#[command(name = "oclcache remote", version = LIBRARY_VERSION, disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -81,8 +83,8 @@ type Done = Result<ExitCode, String>;
 
 /// Runs the verb of the command line.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
-    let done = match arguments.verb {
+    let words = for_this_version(std::env::args_os().collect());
+    let done = words.and_then(|words| match Arguments::parse_from(words).verb {
         Verb::Status(verb) => verb.run(),
         Verb::Join(verb) => verb.run(),
         Verb::Invite(verb) => verb.run(),
@@ -95,11 +97,32 @@ pub fn run() -> ExitCode {
         Verb::Doctor(verb) => verb.run(),
         Verb::Credential(verb) => verb.run(),
         Verb::Serve(verb) => verb.run(),
-    };
+    });
     done.unwrap_or_else(|why| {
         crate::say(&format!("error: {why}"));
         ExitCode::FAILURE
     })
+}
+
+/// The words of the command line without those by which the caller tells its version, before they are parsed: another version may have
+/// other verbs.
+///
+/// # Errors
+/// The caller is of another version.
+fn for_this_version(mut words: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    if words.get(1).is_none_or(|word| word != CALLER) {
+        return Ok(words);
+    }
+    match words.get(2) {
+        Some(caller) if caller != LIBRARY_VERSION => Err(format!(
+            "`oclcache-remote` {LIBRARY_VERSION} does not work for oclcache {}; install both of one version",
+            caller.display()
+        )),
+        _ => {
+            words.drain(1..words.len().min(3));
+            Ok(words)
+        }
+    }
 }
 
 impl ServeArgs {

@@ -53,6 +53,25 @@ fn lab(url: &str) {
 }
 
 #[test]
+fn a_helper_of_another_version_says_so_and_does_nothing() {
+    let host = Host::new();
+    let url = format!("file://{}", host.path("store").display());
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    let own = env!("CARGO_PKG_VERSION");
+    for verb in [&["serve"][..], &["status"], &["verb", "--of-tomorrow"]] {
+        let ran = host.remote(&[&["--caller", "9.8.7"], verb].concat());
+        assert_eq!(ran.code, Some(1));
+        let wanted = format!(
+            "oclcache-remote: error: `oclcache-remote` {own} does not work for oclcache 9.8.7; install both of one version\n"
+        );
+        assert_eq!(ran.stderr, wanted);
+    }
+    host.remote(&["--caller", own, "status"]).ok();
+    assert!(!host.path("store").exists());
+}
+
+#[test]
 fn a_lab_on_redis() {
     let (_server, url) = redis();
     lab(&url);
