@@ -46,7 +46,8 @@ def use(root, packages):
 
     archive = f"home/{USER}/clpeak.tar.zst"
     root.user("oclcache", "export", f"/{archive}")
-    printed = run("python3", "-B", "ci/package_kernels.py", root.path / archive, "--folder", root.path / "packages")
+    command = root.path / "usr/bin/oclcache"
+    printed = run("python3", "-B", "ci/package_kernels.py", root.path / archive, "--folder", root.path / "packages", "--command", command)
     kernels = pathlib.Path(printed.splitlines()[-1])
     root.apt("install", f"/packages/{kernels.name}")
     root.inside(*PROGRAM, user=OTHER)

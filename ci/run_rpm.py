@@ -55,7 +55,7 @@ def use(root, packages):
     entries = serves(root, bare)
     without_helper = root.tree()
     root.inside(*RPM, "--install", helper)
-    expect(root.inside(*RPM, "--verify", "oclcache-remote").strip() == "", "and those of the helper")
+    expect(root.inside(*RPM, "--verify", "oclcache-remote").strip() == "", "and every file of the helper")
     shares(root.user, "oclcache", "/usr/bin/oclcache-remote", PROGRAM)
     root.inside(*RPM, "--erase", "oclcache-remote")
     left = differences(without_helper, root.tree())
