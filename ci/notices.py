@@ -1,6 +1,6 @@
-"""Writes the notices of all that is linked into the release: the crates, what they bring along, and Rust's own library.
+"""Writes the notices of all that is linked into a package: the crates, what they bring along, and Rust's own library.
 
-notices.py FILE
+notices.py MANIFEST FILE
 """
 
 import html.parser
@@ -62,9 +62,9 @@ class Text(html.parser.HTMLParser):
         return re.sub(r"\n\s*\n\s*\n+", "\n\n", "".join(self.parts))
 
 
-def linked():
+def linked(manifest):
     """The names and versions of the crates whose code is in the release; those that only work while it is compiled are not."""
-    argv = ("cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}")
+    argv = ("cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--manifest-path", str(manifest))
     lines = check_licenses.output(*argv).splitlines()
     return {tuple(line.split()[:2]) for line in lines if line}
 
@@ -80,8 +80,9 @@ def of_library():
 
 
 def main():
-    names = linked()
-    packages = [package for package in check_licenses.dependencies() if (package["name"], "v" + package["version"]) in names]
+    manifest = sys.argv[1]
+    names = linked(manifest)
+    packages = [package for package in check_licenses.dependencies(manifest) if (package["name"], "v" + package["version"]) in names]
     texts, of_crate, without = {}, [], []
     for package in sorted(packages, key=lambda package: package["name"]):
         folder = pathlib.Path(package["manifest_path"]).parent
@@ -104,11 +105,11 @@ def main():
     for number, text in texts.values():
         lines += ["=" * 78, f"Text {number}", "", text.strip(), ""]
     lines += ["=" * 78, "Rust's own library", "", of_library().strip()]
-    pathlib.Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
+    pathlib.Path(sys.argv[2]).write_text("\n".join(lines) + "\n")
     print(f"{len(of_crate)} crates, {len(texts)} texts")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
     main()

@@ -1,8 +1,8 @@
-"""What is in the packages, from one list: the assets of the Debian package in Cargo.toml.
+"""What is in the packages, from one list for each crate: the assets of the Debian package in its manifest.
 
-package_files.py rpm ARCHITECTURE RELEASE    prints the metadata for cargo-generate-rpm
-package_files.py tree ARCHITECTURE FOLDER    makes the tree of the tarball in a new FOLDER
-package_files.py wheel ARCHITECTURE FOLDER   makes the tree of the Python wheel in a new FOLDER
+package_files.py rpm CRATE ARCHITECTURE RELEASE    prints the metadata for cargo-generate-rpm
+package_files.py wheel CRATE ARCHITECTURE FOLDER   makes the tree of the Python wheel in a new FOLDER
+package_files.py tree ARCHITECTURE FOLDER          makes the tree of the tarball, which has all crates, in a new FOLDER
 """
 
 import glob
@@ -15,6 +15,8 @@ import sys
 import tomllib
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
+MAIN, REMOTE = "oclcache", "oclcache-remote"
+MANIFESTS = {MAIN: TOP / "Cargo.toml", REMOTE: TOP / "src/oclcache-remote/Cargo.toml"}
 BUILT = TOP / "target/portable"
 # Of the C library: what all builds are checked for (ci/portable).
 GLIBC = (2, 17)
@@ -24,8 +26,8 @@ LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
 MODULE = TOP / "icd/python/oclcache/__init__.py"
 
 
-def manifest():
-    return tomllib.loads((TOP / "Cargo.toml").read_text())["package"]
+def manifest(crate):
+    return tomllib.loads(MANIFESTS[crate].read_text())["package"]
 
 
 def fixed(pattern):
@@ -39,11 +41,14 @@ def fixed(pattern):
     return "/".join(parts[:number])
 
 
-def files(architecture):
+def files(crate, architecture):
     """The source, the path without a leading slash, and the mode of each file of the Debian package."""
-    for source, target, mode in manifest()["metadata"]["deb"]["assets"]:
+    place = MANIFESTS[crate].parent
+    for source, target, mode in manifest(crate)["metadata"]["deb"]["assets"]:
         if source.startswith("target/release/"):
             source = str(BUILT.relative_to(TOP) / architecture / source.rpartition("/")[2])
+        else:
+            source = os.path.relpath(place / source, TOP)
         found = sorted(path for path in glob.glob(source, root_dir=TOP, recursive=True) if (TOP / path).is_file())
         if not found:
             sys.exit(f"there is no {source}")
@@ -52,13 +57,13 @@ def files(architecture):
             yield path, os.path.normpath(os.path.join(target, below)), int(mode, 8)
 
 
-def common(architecture):
+def common(crate, architecture):
     """The files for other systems than Debian."""
-    for source, target, mode in files(architecture):
+    for source, target, mode in files(crate, architecture):
         if source not in DEBIAN_ONLY:
             yield source, target.replace("zsh/vendor-completions", "zsh/site-functions"), mode
     for name in LICENSES:
-        yield name, f"usr/share/doc/oclcache/{name}", 0o644
+        yield name, f"usr/share/doc/{crate}/{name}", 0o644
 
 
 def needs(text):
@@ -96,26 +101,35 @@ def toml(value):
     return "[" + ", ".join(map(toml, value)) + "]"
 
 
-def rpm(architecture, release):
-    package = manifest()
+def programs(crate, architecture):
+    """What was built, and its mode."""
+    built = str(BUILT.relative_to(TOP))
+    return [(source, mode) for source, _, mode in files(crate, architecture) if source.startswith(built + "/")]
+
+
+def rpm(crate, architecture, release):
+    package = manifest(crate)
     required = set()
-    for name in ("liboclcache.so", "oclcache"):
-        argv = ["readelf", "-dVW", BUILT / architecture / name]
+    for source, _ in programs(crate, architecture):
+        argv = ["readelf", "-dVW", TOP / source]
         required.update(needs(subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout))
     interpreter = re.compile(r"^ld-linux")
     print(f"summary = {toml(package['description'])}")
     print(f"release = {toml(release)}")
     print(f"license = {toml(package['license'])}")
-    print(f"assets = {toml([{'source': source, 'dest': '/' + target, 'mode': f'{0o100000 | mode:o}', 'doc': '/share/doc/' in target} for source, target, mode in common(architecture)])}")
+    print(f"assets = {toml([{'source': source, 'dest': '/' + target, 'mode': f'{0o100000 | mode:o}', 'doc': '/share/doc/' in target} for source, target, mode in common(crate, architecture)])}")
     # cargo-generate-rpm packages no directories. Those that other packages may have as well stay.
-    folders = {f"/{folder}" for _, target, _ in common(architecture) for folder in map(str, pathlib.PurePath(target).parents) if "oclcache" in folder}
+    folders = {f"/{folder}" for _, target, _ in common(crate, architecture) for folder in map(str, pathlib.PurePath(target).parents) if "oclcache" in folder}
     # Deepest first; $1 is 0 if no other version is being installed.
     script = f'if [ "$1" = 0 ]; then rmdir {" ".join(sorted(folders, reverse=True))} 2>/dev/null || :; fi\n'
     print(f"post_uninstall_script = {toml(script)}")
     print("[requires]")
     for name in sorted(name for name in required if not interpreter.match(name)):
         print(f'{toml(name)} = "*"')
-    print('[recommends]\n"libOpenCL.so.1()(64bit)" = "*"')
+    if crate == REMOTE:
+        print(f"{MAIN} = {toml('= ' + package['version'])}")
+    else:
+        print('[recommends]\n"libOpenCL.so.1()(64bit)" = "*"')
 
 
 def put(source, target, mode):
@@ -134,9 +148,9 @@ def finish(folder):
 
 
 def tree(architecture, folder):
-    """Everything below one folder, from which `install` copies the command and the library to where an administrator wants them."""
+    """Everything below one folder, from which `install` copies programs and the library to where an administrator wants them."""
     places = {"usr/bin": "bin", "usr/lib/oclcache": "lib", "usr/share": "share"}
-    for source, target, mode in common(architecture):
+    for source, target, mode in [file for crate in MANIFESTS for file in common(crate, architecture)]:
         place = next((place for place in places if target.startswith(place + "/")), None)
         if place:
             put(source, folder / places[place] / target.removeprefix(place + "/"), mode)
@@ -145,53 +159,58 @@ def tree(architecture, folder):
     finish(folder)
 
 
-def wheel(architecture, folder):
-    """A package `oclcache` with the module, the library and the command."""
-    package = manifest()
-    name, version = package["name"], package["version"]
-    for built, mode in (("liboclcache.so", 0o644), ("oclcache", 0o755)):
-        put(BUILT.relative_to(TOP) / architecture / built, folder / name / built, mode)
-    module = folder / name / "__init__.py"
-    module.write_text(MODULE.read_text().replace("@VERSION@", version))
-    module.chmod(0o644)
-    info = folder / f"{name}-{version}.dist-info"
+def wheel(crate, architecture, folder):
+    """A package `oclcache` with the module, the library and the command; or the helper, which goes beside them."""
+    package = manifest(crate)
+    version = package["version"]
+    for source, mode in programs(crate, architecture):
+        put(source, folder / MAIN / pathlib.Path(source).name, mode)
+    info = folder / f"{crate.replace('-', '_')}-{version}.dist-info"
     for license_file in LICENSES:
         put(license_file, info / license_file, 0o644)
-    put("target/package/third-party-notices.gz", info / "third-party-notices.gz", 0o644)
+    notices = next(source for source, _, _ in files(crate, architecture) if "third-party-notices" in source)
+    put(notices, info / "third-party-notices.gz", 0o644)
     tags = [f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{architecture}", f"manylinux2014_{architecture}"]
     metadata = {
         "Metadata-Version": "2.1",
-        "Name": name,
+        "Name": crate,
         "Version": version,
         "Summary": package["description"],
         "License": package["license"],
         "Requires-Python": ">=3.7",
-        "Keywords": ",".join(package["keywords"]),
         "Classifier": "Operating System :: POSIX :: Linux",
         "Description-Content-Type": "text/markdown",
     }
-    description = (TOP / "docs/pyopencl.md").read_text()
     texts = {
-        "METADATA": "".join(f"{key}: {value}\n" for key, value in metadata.items()) + "\n" + description,
-        "WHEEL": "".join(["Wheel-Version: 1.0\nGenerator: oclcache\nRoot-Is-Purelib: false\n", *(f"Tag: py3-none-{tag}\n" for tag in tags)]),
-        "entry_points.txt": "[console_scripts]\noclcache = oclcache:main\n",
+        info / "WHEEL": "".join(["Wheel-Version: 1.0\nGenerator: oclcache\nRoot-Is-Purelib: false\n", *(f"Tag: py3-none-{tag}\n" for tag in tags)]),
     }
+    if crate == REMOTE:
+        metadata["Requires-Dist"] = f"{MAIN}=={version}"
+        description = (TOP / "icd/debian/description-remote").read_text()
+    else:
+        metadata["Keywords"] = ",".join(package["keywords"])
+        metadata["Provides-Extra"] = "remote"
+        metadata["Requires-Dist"] = f'{REMOTE}=={version}; extra == "remote"'
+        description = (TOP / "docs/pyopencl.md").read_text()
+        texts[info / "entry_points.txt"] = "[console_scripts]\noclcache = oclcache:main\n"
+        texts[folder / MAIN / "__init__.py"] = MODULE.read_text().replace("@VERSION@", version)
+    texts[info / "METADATA"] = "".join(f"{key}: {value}\n" for key, value in metadata.items()) + "\n" + description
     for file, text in texts.items():
-        (info / file).write_text(text)
-        (info / file).chmod(0o644)
+        file.write_text(text)
+        file.chmod(0o644)
     finish(folder)
 
 
 def main():
-    what, architecture, where = sys.argv[1:]
+    what, *words, where = sys.argv[1:]
     if what == "rpm":
-        return rpm(architecture, where)
+        return rpm(*words, where)
     folder = pathlib.Path(where)
     folder.mkdir(parents=True)
-    {"tree": tree, "wheel": wheel}[what](architecture, folder)
+    {"tree": tree, "wheel": wheel}[what](*words, folder)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("rpm", "tree", "wheel"):
+    if len(sys.argv) != {"rpm": 5, "wheel": 5, "tree": 4}.get(sys.argv[1] if sys.argv[1:] else None):
         sys.exit(__doc__)
     main()

@@ -1,7 +1,7 @@
 """Makes a Debian package of an archive that `oclcache export` wrote: it fills the directory of the system that all users' programs
 are served from, as long as it is installed.
 
-package_kernels.py ARCHIVE [NAME] [--folder FOLDER]
+package_kernels.py ARCHIVE [NAME] [--folder FOLDER] [--command COMMAND]
 
 The package is called oclcache-kernels-NAME; without NAME, after the archive. It holds files and no scripts, so that its removal
 removes what it brought. Its path is printed.
@@ -19,7 +19,6 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMAND = ROOT / "target/release/oclcache"
 # The first of the setting system_dirs.
 PLACE = pathlib.PurePosixPath("usr/share/oclcache")
 
@@ -67,9 +66,10 @@ def main():
     parser.add_argument("archive", type=pathlib.Path)
     parser.add_argument("name", nargs="?")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "target/package")
+    parser.add_argument("--command", type=pathlib.Path, default=ROOT / "target/release/oclcache")
     arguments = parser.parse_args()
-    if not COMMAND.exists():
-        sys.exit(f"{COMMAND} is not there: cargo build --release")
+    if not arguments.command.exists():
+        sys.exit(f"{arguments.command} is not there: cargo build --release")
     name = package_name(arguments.name or arguments.archive.name)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     architecture = run("dpkg", "--print-architecture").strip()
@@ -78,10 +78,10 @@ def main():
         tree.mkdir(mode=0o755)
         # Whoever makes a package answers for what is in it, and it may be for other machines than this.
         cache = {**os.environ, "OCLCACHE_DIR": str(filled), "OCLCACHE_MAX_SIZE": "0"}
-        report = json.loads(run(COMMAND, "import", "--trust", "--all", "--json", arguments.archive, env=cache))
+        report = json.loads(run(arguments.command, "import", "--trust", "--all", "--json", arguments.archive, env=cache))
         if report["refused"] or report["failed"]:
             sys.exit("nothing is packed: see above")
-        shown = [json.loads(run(COMMAND, "show", "--json", key, env=cache)) for key in report["imported"]]
+        shown = [json.loads(run(arguments.command, "show", "--json", key, env=cache)) for key in report["imported"]]
         # Recipes serve nobody there.
         shown = [one for one in shown if not one["pending"]]
         if not shown:

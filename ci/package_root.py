@@ -21,6 +21,8 @@ OTHERS = (
 )  # fmt: skip
 # How long the baker may take for the kernels of the program, in seconds, on a machine that is busy.
 BAKING = 120
+# How many homes may join until one gets all answers in time.
+RECEIVERS = 3
 REGISTRATION = "etc/OpenCL/vendors/oclcache.icd"
 
 
@@ -106,6 +108,39 @@ def serves(root, bare, entries=None):
     if entries is not None:
         expect(warm["entries"] == entries, "the cache stayed as it was")
     return warm["entries"]
+
+
+def shares(say, command, helper, program):
+    """Has one home of a user send what it compiled to a directory, and another be served from there by the helper of the remote level.
+
+    `say` runs a program as the user, and gives what it prints.
+    """
+    place = say("mktemp", "--directory").strip()
+    store = f"file://{place}/store"
+
+    def at(home, *argv):
+        return say("env", f"HOME={place}/{home}", *argv)
+
+    at("sender", "mkdir", f"{place}/sender")
+    at("sender", command, "config", "set", "remote", store)
+    expect(store in at("sender", command, "remote", "status"), "`oclcache remote status` finds the helper")
+    refused = at("sender", "sh", "-c", f"{helper} serve --protocol 200 2>&1 || :")
+    expect("version 200 of the protocol was not served" in refused, "it says so of a program of another version")
+    at("sender", command, "run", "-q", "--bake", *program)
+    at("sender", command, "remote", "push")
+    sent = say("find", f"{place}/store", "-path", "*/e/*", "-type", "f").splitlines()
+    expect(len(sent) > 0, f"what a program compiled is sent to a directory ({len(sent)} entries)")
+    # On a busy machine an answer may come too late, and the driver compiles.
+    for number in range(RECEIVERS):
+        home = f"receiver{number}"
+        at(home, "mkdir", f"{place}/{home}")
+        invite = f"HOME={place}/sender {command} remote invite"
+        say("sh", "-c", f"{invite} | HOME={place}/{home} {command} remote join -")
+        at(home, command, "run", "-q", *program)
+        found = json.loads(at(home, command, "stats", "--json"))
+        if found["misses"] == 0:
+            break
+    expect(found["misses"] == 0 and found.get("remote_hits", 0) > 0, f"and served in a home that joined ({found.get('remote_hits')} remote hits)")
 
 
 def traces(root, bare, before):

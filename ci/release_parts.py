@@ -1,6 +1,6 @@
 """Parts of a release that are written, not built.
 
-release_parts.py sbom              prints what is linked in, as a software bill of materials in CycloneDX 1.5
+release_parts.py sbom MANIFEST     prints what is linked in, as a software bill of materials in CycloneDX 1.5
 release_parts.py changes VERSION   prints the section of this version in CHANGELOG.md
 """
 
@@ -25,10 +25,10 @@ def purl(name, version):
     return f"pkg:cargo/{name}@{version.replace('+', '%2B')}"
 
 
-def checksums():
-    """The checksum of each crate's package, by name and version, as Cargo.lock has them."""
+def checksums(manifest):
+    """The checksum of each crate's package, by name and version, as the lockfile beside a manifest has them."""
     found = {}
-    for block in (TOP / "Cargo.lock").read_text().split("[[package]]"):
+    for block in manifest.with_name("Cargo.lock").read_text().split("[[package]]"):
         fields = dict(re.findall(r'^(\w+) = "([^"]*)"$', block, re.MULTILINE))
         if "checksum" in fields:
             found[fields["name"], fields["version"]] = fields["checksum"]
@@ -45,12 +45,12 @@ def component(package, checksum):
     return found
 
 
-def sbom():
-    metadata = json.loads(check_licenses.output("cargo", "metadata", "--locked", "--format-version", "1"))
+def sbom(manifest):
+    metadata = json.loads(check_licenses.output("cargo", "metadata", "--locked", "--format-version", "1", "--manifest-path", str(manifest)))
     root = metadata["resolve"]["root"]
     packages = {package["id"]: package for package in metadata["packages"]}
-    linked = {(name, version.removeprefix("v")) for name, version in notices.linked()}
-    sums = checksums()
+    linked = {(name, version.removeprefix("v")) for name, version in notices.linked(manifest)}
+    sums = checksums(manifest)
     reference = lambda package: purl(package["name"], package["version"])
     inside = {key: package for key, package in packages.items() if (package["name"], package["version"]) in linked or key == root}
     missing = linked - {(package["name"], package["version"]) for package in inside.values()}
@@ -82,12 +82,13 @@ def changes(text, version):
 
 
 def main():
-    if sys.argv[1:] == ["sbom"]:
-        return print(json.dumps(sbom(), indent=1))
-    print(changes((TOP / "CHANGELOG.md").read_text(), sys.argv[2]))
+    what, of = sys.argv[1:]
+    if what == "sbom":
+        return print(json.dumps(sbom(pathlib.Path(of)), indent=1))
+    print(changes((TOP / "CHANGELOG.md").read_text(), of))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["sbom"] and (len(sys.argv) != 3 or sys.argv[1] != "changes"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("sbom", "changes"):
         sys.exit(__doc__)
     main()

@@ -1,16 +1,17 @@
-"""Installs the Debian package in a new root of this distribution, as an administrator would, and uses it there as an ordinary user would.
+"""Installs the Debian packages in a new root of this distribution, as an administrator would, and uses them there as an ordinary user
+would.
 
-run_package.py NAMESPACE FOLDER FIRST SECOND
+run_package.py NAMESPACE FOLDER FIRST_HELPER FIRST SECOND_HELPER SECOND
 
-NAMESPACE is that of the machine's mounts, which this must not run in. FOLDER keeps a root without the package; FIRST and SECOND are
-packages, the second a higher revision. The caller is root, in a mount and a process namespace of its own: with them all mounts go.
+NAMESPACE is that of the machine's mounts, which this must not run in. FOLDER keeps a root without the package. FIRST and SECOND are
+packages of oclcache, the second of a higher revision; the others those of its helper for the remote level. The caller is root, in a mount and a process namespace of its own: with them all mounts go.
 """
 
 import pathlib
 import shutil
 import sys
 
-from package_root import OTHER, PROGRAM, REGISTRATION, begin, differences, expect, first_runs, with_root
+from package_root import OTHER, PROGRAM, REGISTRATION, begin, differences, expect, first_runs, shares, with_root
 from roots import USER, run
 
 
@@ -21,7 +22,7 @@ def main():
 
 
 def use(root, packages):
-    first, second = (f"/packages/{package.name}" for package in packages)
+    first_helper, first, second_helper, second = (f"/packages/{package.name}" for package in packages)
     (root.path / "packages").mkdir()
     for package in packages:
         shutil.copy(package, root.path / "packages")
@@ -45,7 +46,8 @@ def use(root, packages):
 
     archive = f"home/{USER}/clpeak.tar.zst"
     root.user("oclcache", "export", f"/{archive}")
-    printed = run("python3", "-B", "ci/package_kernels.py", root.path / archive, "--folder", root.path / "packages")
+    command = root.path / "usr/bin/oclcache"
+    printed = run("python3", "-B", "ci/package_kernels.py", root.path / archive, "--folder", root.path / "packages", "--command", command)
     kernels = pathlib.Path(printed.splitlines()[-1])
     root.apt("install", f"/packages/{kernels.name}")
     root.inside(*PROGRAM, user=OTHER)
@@ -53,9 +55,20 @@ def use(root, packages):
     expect(found["misses"] == 0 and found["hits"] > 0, f"{kernels.name} serves another user's first run")
     root.apt("purge", kernels.name.split("_")[0])
 
-    root.apt("install", second)
-    revision = root.inside("dpkg-query", "-W", "-f", "${Version}", "oclcache")
-    expect(revision.endswith("-2"), f"upgraded to {revision}")
+    missing = root.user("sh", "-c", "oclcache remote status 2>&1 || :")
+    expect("`oclcache-remote` is not installed: install the package of this name" in missing, "without the helper it says what to install")
+    without_helper = root.tree()
+    root.apt("install", first_helper)
+    shares(root.user, "oclcache", "/usr/bin/oclcache-remote", PROGRAM)
+    root.apt("purge", "oclcache-remote")
+    left = differences(without_helper, root.tree())
+    expect(left == [], f"the helper is purged, and nothing is left {left or ''}")
+
+    root.apt("install", first_helper)
+    root.apt("install", second, second_helper)
+    revisions = root.inside("dpkg-query", "-W", "-f", "${Version} ", "oclcache", "oclcache-remote").split()
+    expect(len(revisions) == 2 and all(revision.endswith("-2") for revision in revisions), f"upgraded to {' '.join(revisions)}")
+    shares(root.user, "oclcache", "/usr/bin/oclcache-remote", PROGRAM)
     root.user(*PROGRAM)
     later = root.statistics()
     expect(later["entries"] == entries and later["misses"] == misses and later["hits"] > warm["hits"], "the cache stayed, and serves")
@@ -73,6 +86,6 @@ def use(root, packages):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 7:
         sys.exit(__doc__)
     main()

@@ -1,6 +1,6 @@
-"""Installs the RPM with Debian's rpm in a root of its own, uses it as an ordinary user, upgrades and removes it.
+"""Installs the RPMs with Debian's rpm in a root of its own, uses them as an ordinary user, upgrades and removes them.
 
-run_rpm.py NAMESPACE FOLDER FIRST SECOND
+run_rpm.py NAMESPACE FOLDER FIRST_HELPER FIRST SECOND_HELPER SECOND
 
 The arguments are those of run_package.py. rpm knows nothing of the root's packages, which dpkg has installed, so what the package
 requires is compared with what the root's libraries have, and then left out of the account.
@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 
-from package_root import REGISTRATION, begin, expect, serves, traces, with_root
+from package_root import PROGRAM, REGISTRATION, begin, differences, expect, serves, shares, traces, with_root
 from roots import run
 
 RPM = ("rpm", "--force-debian", "--nodeps")
@@ -39,24 +39,39 @@ def check_requirements(root, package):
 
 def use(root, packages):
     root.apt("install", "rpm")
-    check_requirements(root, packages[0])
+    helper, library, next_helper, next_library = (f"/packages/{package.name}" for package in packages)
+    for package in packages[:2]:
+        check_requirements(root, package)
+    version = run("rpm", "-qp", "--queryformat", "%{VERSION}", packages[1])
+    expect(f"oclcache = {version}" in run("rpm", "-qp", "--requires", packages[0]).splitlines(), f"the helper requires oclcache {version}")
     (root.path / "packages").mkdir()
     for package in packages:
         shutil.copy(package, root.path / "packages")
     root.inside("rpm", "--initdb")
     bare, before = root.platforms(), root.tree()
-    root.inside(*RPM, "--install", f"/packages/{packages[0].name}")
+    root.inside(*RPM, "--install", library)
     expect((root.path / REGISTRATION).exists(), "installed with rpm")
     expect(root.inside(*RPM, "--verify", "oclcache").strip() == "", "rpm finds every file as it was packaged")
     entries = serves(root, bare)
-    root.inside(*RPM, "--upgrade", f"/packages/{packages[1].name}")
-    expect(root.inside("rpm", "-q", "--queryformat", "%{RELEASE}", "oclcache") == "2", "upgraded to release 2")
+    without_helper = root.tree()
+    root.inside(*RPM, "--install", helper)
+    expect(root.inside(*RPM, "--verify", "oclcache-remote").strip() == "", "and every file of the helper")
+    shares(root.user, "oclcache", "/usr/bin/oclcache-remote", PROGRAM)
+    root.inside(*RPM, "--erase", "oclcache-remote")
+    left = differences(without_helper, root.tree())
+    expect(left == [], f"the helper is removed, and nothing is left {left or ''}")
+
+    root.inside(*RPM, "--install", helper)
+    root.inside(*RPM, "--upgrade", next_library, next_helper)
+    expect(root.inside("rpm", "-q", "--queryformat", "%{RELEASE}", "oclcache", "oclcache-remote") == "22", "upgraded to release 2")
     serves(root, bare, entries)
+    shares(root.user, "oclcache", "/usr/bin/oclcache-remote", PROGRAM)
+    root.inside(*RPM, "--erase", "oclcache-remote")
     root.inside(*RPM, "--erase", "oclcache")
     traces(root, bare, before)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
+    if len(sys.argv) != 7:
         sys.exit(__doc__)
     main()

@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import sys
 
-from package_root import PROGRAM, REGISTRATION, begin, differences, expect, serves, traces, with_root
+from package_root import PROGRAM, REGISTRATION, begin, differences, expect, serves, shares, traces, with_root
 from roots import USER
 
 NEXT = "/opt/oclcache"
@@ -37,10 +37,12 @@ def use(root, tarball):
     said = root.user(f"{unpacked}/bin/oclcache", "run", *PROGRAM)
     expect(" hit" in said and " 0 misses" in said, "oclcache run serves an ordinary user from the unpacked tarball")
     shutil.rmtree(root.path / f"home/{USER}/.cache")
+    shares(root.user, f"{unpacked}/bin/oclcache", f"{unpacked}/bin/oclcache-remote", PROGRAM)
 
     root.inside(f"{unpacked}/install")
     expect((root.path / REGISTRATION).exists(), "install registers the library for the machine")
     entries = serves(root, bare)
+    shares(root.user, "oclcache", "/usr/local/bin/oclcache-remote", PROGRAM)
     root.inside(f"{unpacked}/install")
     serves(root, bare, entries)
     root.inside(f"{unpacked}/install", "--uninstall")

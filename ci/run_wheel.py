@@ -1,8 +1,8 @@
-"""Tries the Python wheel in fresh virtual environments: on this machine, in a new root of a release of Debian as an ordinary user, or in
+"""Tries the Python wheel, and that of the helper of the remote level, in fresh virtual environments: on this machine, in a new root of a release of Debian as an ordinary user, or in
 a root of Debian for arm64 whose programs qemu executes, with PyOpenCL and PoCL from Debian.
 
-run_wheel.py here WHEEL INDEX
-run_wheel.py RELEASE|arm64 WHEEL INDEX NAMESPACE FOLDER
+run_wheel.py here HELPER WHEEL INDEX
+run_wheel.py RELEASE|arm64 HELPER WHEEL INDEX NAMESPACE FOLDER
 
 INDEX is a folder of wheels, the only place that pip has packages from. The rest is as in run_package.py.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from package_root import begin, expect
+from package_root import begin, expect, shares
 from roots import USER, Root, bootstrap, copy, run, sources
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
@@ -87,8 +87,8 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts)
 
 
-def use(place, wheel, index, program, driver):
-    """Installs the wheel beside PyOpenCL and a driver, tries it, and removes it."""
+def use(place, helper, wheel, index, program, driver):
+    """Installs the wheels beside PyOpenCL and a driver, tries them, and removes them."""
     name = f"{driver}: "
     facts = DRIVERS[driver]
     environment = place.folder / "venv"
@@ -134,7 +134,14 @@ def use(place, wheel, index, program, driver):
     must_hit = {**variables, "OCLCACHE_MUST_HIT": "1"}
     expect("result OK" in place.say([command, "run", "-q", python, program], must_hit), f"{name}with OCLCACHE_MUST_HIT=1 it succeeds")
 
-    place.say([binaries / "pip", "uninstall", "--yes", "--quiet", "--disable-pip-version-check", "oclcache"], {})
+    place.say([*pip, "--find-links", pathlib.Path(helper).parent, f"{wheel}[remote]"], {})
+    found = next(place.host(environment).rglob("oclcache-remote")).relative_to(place.host(environment))
+    if driver == OF_DEBIAN:
+        # Under qemu no answer comes in time.
+        expect("oclcache remote" in place.say([command, "remote", "--version"], {}), f"{name}oclcache[remote] has the helper")
+    else:
+        shares(lambda *argv: place.say(argv, variables), command, environment / found, (python, program))
+    place.say([binaries / "pip", "uninstall", "--yes", "--quiet", "--disable-pip-version-check", "oclcache", "oclcache-remote"], {})
     left = sorted(set(files(place.host(environment))) - set(before))
     expect(left == [], f"{name}pip uninstall leaves nothing {left or ''}")
     place.say([python, program], variables)
@@ -163,18 +170,18 @@ def make_base(folder, release):
     return base
 
 
-def in_root(release, wheel, index, folder):
+def in_root(release, helper, wheel, index, folder):
     base, work = make_base(folder, release), folder / "wheel.used"
     copy(base, work)
     root = Root(work)
     try:
         (work / "index").mkdir()
         run("mount", "--bind", index, work / "index")
-        for file in (wheel, PROGRAM):
+        for file in (helper, wheel, PROGRAM):
             shutil.copy(file, work)
         version = root.inside("python3", "--version").strip()
         print(f"ok      {release}, {version}, glibc {root.inside('ldd', '--version').split()[3]}", flush=True)
-        use(InRoot(root), f"/{wheel.name}", "/index", f"/{PROGRAM.name}", "PoCL")
+        use(InRoot(root), f"/{helper.name}", f"/{wheel.name}", "/index", f"/{PROGRAM.name}", "PoCL")
     finally:
         run("umount", "--lazy", work / "index")
         root.unmount()
@@ -205,35 +212,36 @@ def make_arm64(folder):
     return base
 
 
-def in_arm64(wheel, folder):
+def in_arm64(helper, wheel, folder):
     base, work = make_arm64(folder), folder / "wheel.used"
     copy(base, work)
     try:
-        for file in (wheel, PROGRAM):
+        for file in (helper, wheel, PROGRAM):
             shutil.copy(file, work)
         place = Emulated(work)
         machine = place.say([place.python, "-c", "import platform; print(*platform.uname()[4:5], *platform.libc_ver())"], {}).strip()
         expect(machine.startswith("aarch64 "), f"bookworm for {machine}")
-        use(place, f"/{wheel.name}", "/", f"/{PROGRAM.name}", OF_DEBIAN)
+        use(place, f"/{helper.name}", f"/{wheel.name}", "/", f"/{PROGRAM.name}", OF_DEBIAN)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def main():
-    release, wheel, index, *more = sys.argv[1:]
-    wheel, index = pathlib.Path(wheel).resolve(), pathlib.Path(index).resolve()
+    release, *paths = sys.argv[1:5]
+    more = sys.argv[5:]
+    helper, wheel, index = (pathlib.Path(path).resolve() for path in paths)
     if release == "here":
         with tempfile.TemporaryDirectory(dir=TOP / "target", prefix="wheel-") as folder:
             for driver in OF_PIP:
-                use(Here(folder), wheel, index, PROGRAM, driver)
+                use(Here(folder), helper, wheel, index, PROGRAM, driver)
         return
     begin("ci/wheel --test", more[0])
     if release == "arm64":
-        return in_arm64(wheel, pathlib.Path(more[1]))
-    in_root(release, wheel, index, pathlib.Path(more[1]))
+        return in_arm64(helper, wheel, pathlib.Path(more[1]))
+    in_root(release, helper, wheel, index, pathlib.Path(more[1]))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 6):
+    if len(sys.argv) not in (5, 7):
         sys.exit(__doc__)
     main()

@@ -66,7 +66,7 @@ pub fn helper() -> Result<PathBuf, Failure> {
     let own = own_path()?;
     if companion::beside(&own, REMOTE_HELPER).is_none() {
         return Err(Failure::new(format_args!(
-            "`{REMOTE_HELPER}` is not installed: build it from the source with `cargo build --release --manifest-path src/oclcache-remote/Cargo.toml`, and put it beside this command"
+            "`{REMOTE_HELPER}` is not installed: install the package of this name, or build it from the source with `cargo build --release --manifest-path src/oclcache-remote/Cargo.toml` and put it beside this command"
         )));
     }
     companion::trusted(&own, REMOTE_HELPER).map_err(|why| {

@@ -32,7 +32,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::ingredients::Key;
 
-/// The version of the messages and of their encoding. No number changes its meaning.
+/// The version of the messages and of their encoding, and of the formats of keys and entries, which the helper reads with the library's
+/// own code. No number changes its meaning.
 pub const VERSION: u8 = 1;
 /// The maximum size of a request, in bytes.
 pub const MAX_REQUEST_BYTES: usize = 256;
@@ -174,6 +175,17 @@ fn body<T: DeserializeOwned>(packet: &[u8], limit: usize) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{key, store};
+
+    #[test]
+    fn the_version_stands_for_the_formats_of_keys_and_entries() {
+        let formats = (key::ingredients::VERSION, store::entry::VERSION);
+        assert_eq!(
+            (VERSION, formats),
+            (1, (8, 4)),
+            "raise VERSION with a format: a helper of the former one would ask for keys that nobody has"
+        );
+    }
 
     fn requests() -> Vec<Request> {
         let (key, first_missed) = (Key([0xff; 32]), Key([7; 32]));
