@@ -190,7 +190,7 @@ impl BakeArgs {
                     .filter(|_| !std::mem::replace(&mut is_told, true))
                 {
                     say(&format!(
-                        "oclcache: recipes of archives are compiled like your own: {why}"
+                        "oclcache: recipes of archives are compiled in a process that is not confined: {why}"
                     ));
                 }
                 // Programs that ended meanwhile have started no other baker: they found this one.

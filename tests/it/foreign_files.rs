@@ -85,7 +85,7 @@ fn files_of_the_user_stay_wherever_the_cache_would_have_its_own() {
         "sizes",
         "locks",
         "journal",
-        "drivers",
+        "driver_costs",
         "archive-key",
         "stats/total.json",
     ] {

@@ -133,19 +133,14 @@ pub struct Allowed<'a> {
 
 /// Why nothing can be confined here; None if it can.
 pub fn refusal() -> Option<String> {
-    let why = match (ARCHITECTURE, version()) {
-        (None, _) => "no filter of system calls is known for this processor".to_owned(),
-        (_, Ok(MIN_VERSION..)) => return None,
-        (_, Ok(version)) => {
-            format!(
-                "this kernel has version {version} of Landlock, and Linux 6.2 has {MIN_VERSION}"
-            )
-        }
-        (_, Err(error)) => format!("this kernel has no Landlock: {error}"),
-    };
-    Some(format!(
-        "recipes of others are only compiled in a confined process; {why}"
-    ))
+    match (ARCHITECTURE, version()) {
+        (None, _) => Some("no filter of system calls is known for this processor".to_owned()),
+        (_, Ok(MIN_VERSION..)) => None,
+        (_, Ok(version)) => Some(format!(
+            "this kernel has version {version} of Landlock, and Linux 6.2 has {MIN_VERSION}"
+        )),
+        (_, Err(error)) => Some(format!("this kernel has no Landlock: {error}")),
+    }
 }
 
 /// Confines this process and all that it starts, for good. Only while it has one thread.
@@ -155,7 +150,7 @@ pub fn refusal() -> Option<String> {
 pub fn confine(allowed: &Allowed) -> Result<(), String> {
     let failed = |error: io::Error| format!("it cannot be confined: {error}");
     if let Some(why) = refusal() {
-        return Err(why);
+        return Err(format!("it cannot be confined: {why}"));
     }
     // Landlock and the filter hold for the calling thread and for what it starts.
     let threads = fs::read_dir("/proc/self/task").map_err(failed)?.count();
