@@ -278,7 +278,7 @@ fn is_confined(meta: &Meta, refusal: impl FnOnce() -> Option<String>) -> Result<
         Some(why) if meta.signer().is_some() => Err(format!(
             "recipes of others are only compiled in a confined process; {why}"
         )),
-        // The user has said twice that they trust this archive, and many distributions have older kernels.
+        // The user trusts this archive (`import --trust`, `bake --imported`), and many distributions have older kernels.
         Some(_) => Ok(false),
     }
 }

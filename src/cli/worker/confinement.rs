@@ -6,7 +6,8 @@
 //! - It has no capabilities, and gains no rights from programs that it runs.
 //! - Of the user's variables it has those in [`KEPT`] and the driver's own.
 //!
-//! It can use the devices of the driver, and write entries: they are used as those of whoever gave the recipe.
+//! It can use the driver's devices, and it can write any entry into the cache. That is no more than the giver of the recipe may do
+//! anyway, whose binaries are served as well.
 //!
 //! Where the kernel cannot do this, recipes from the store that machines share are not compiled.
 
@@ -291,13 +292,18 @@ fn allow(ruleset: &OwnedFd, path: &Path, rights: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Loads a word of `struct seccomp_data`; jumps over so many instructions if it is equal, or at least; ends.
+// Instructions of the filter (seccomp(2), <linux/bpf_common.h>).
+/// Loads the word at this place of `struct seccomp_data`.
 const LOAD: u16 = 0x20;
+/// Compares the loaded word with a constant, and skips one number of instructions if they are equal, another if not.
 const IF_EQUAL: u16 = 0x15;
+/// The same if the word is at least the constant.
 const IF_AT_LEAST: u16 = 0x35;
+/// Ends with a verdict.
 const END: u16 = 0x06;
-/// The places of the number of the call, and of the architecture.
+/// The place of the number of the call.
 const NUMBER: u32 = 0;
+/// The place of the architecture.
 const OF_ARCHITECTURE: u32 = 4;
 
 fn filter_calls() -> io::Result<()> {

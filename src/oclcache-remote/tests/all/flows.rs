@@ -215,7 +215,7 @@ fn recipes_of_others_are_baked_by_those_who_want_them_in_a_process_that_reaches_
     server.redis_cli(&["FLUSHALL"]);
     b.remote(&["push", "--all"]).ok();
     assert_eq!(server.redis_cli(&["DBSIZE"]), "0");
-    // And they go with the trust in whoever signed the recipes.
+    // What was baked is removed when its host no longer trusts the signer of the recipes.
     b.shell("oclcache remote untrust alice").ok();
     assert_eq!(b.entries(), 0);
     b.stop_helper();
