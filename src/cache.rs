@@ -31,6 +31,7 @@ mod counting;
 mod devices;
 mod entry_memory;
 mod facts;
+mod first_build;
 mod handle;
 mod headers;
 mod journal;
@@ -64,8 +65,8 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::{Config, SiteSwitch};
+use crate::driver::file_memory::FileMemory;
 use crate::driver::foreign_call::{self, OwnReference};
-use crate::driver::identity::FileMemory;
 use crate::driver::look::FactBytes;
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
@@ -84,6 +85,7 @@ use attribution::Attribution;
 use audit::AuditMarks;
 use counting::{BuildTime, nanoseconds};
 use entry_memory::EntryMemory;
+use first_build::{Beginning, FirstBuild};
 use handle::CacheHandle;
 use journal::kernel_names_after;
 use known_sources::KnownSources;
@@ -192,10 +194,21 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
         Ok(ticket) => ticket,
         Err(dead) => return Cache::get().leave_to_driver(call, dead),
     };
-    let (cache, plan) = one_call::during(|| {
+    let (cache, begun) = one_call::during(|| {
         let cache = Cache::get();
-        (cache, cache.plan_call(&ticket, call))
+        let begun = match cache.begin_first(&ticket, call) {
+            Beginning::Ordinary => Ok(cache.plan_call(&ticket, call)),
+            first => Err(first),
+        };
+        (cache, begun)
     });
+    let plan = match begun {
+        Ok(plan) => plan,
+        Err(Beginning::First(first)) => {
+            return cache.build_by_driver(ticket, BuildPlan::Meanwhile(first), call, started);
+        }
+        Err(behind) => cache.plan_behind(behind, &ticket, call, started),
+    };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, BuildEnd::Refused, None, None);
         return NextStep::Return(call.program, CL_INVALID_OPERATION);
@@ -206,7 +219,25 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     {
         return NextStep::Notify(call.notify, call.program);
     }
-    cache.build_by_driver(ticket, plan, turn, call, started)
+    cache.build_by_driver(ticket, BuildPlan::Before(plan, turn), call, started)
+}
+
+/// The plan of a build that the driver makes.
+enum BuildPlan {
+    /// Made before, with the right to build.
+    Before(Result<Box<Plan>, Bypass>, BuildTurn),
+    /// It is being made.
+    Meanwhile(Box<FirstBuild>),
+}
+
+impl BuildPlan {
+    /// The plan when the driver has built, and the turns that end with the build.
+    fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, Vec<BuildTurn>) {
+        match self {
+            BuildPlan::Before(plan, turn) => (plan, vec![turn]),
+            BuildPlan::Meanwhile(first) => first.end(cache),
+        }
+    }
 }
 
 /// How a build, compilation or link ended. `code` is what the function returned, if it has returned.
@@ -415,20 +446,24 @@ impl Cache {
     fn build_by_driver(
         &'static self,
         ticket: Box<Ticket>,
-        plan: Result<Box<Plan>, Bypass>,
-        turn: BuildTurn,
+        plan: BuildPlan,
         call: &BuildCall,
         called: Instant,
     ) -> NextStep<BuildBelow> {
         if matches!(ticket.origin, Origin::Linked) {
             return self.change_linked(ticket, call);
         }
-        let plan = plan.and_then(Plan::unless_in_the_way);
+        let plan = match plan {
+            BuildPlan::Before(plan, turn) => {
+                BuildPlan::Before(plan.and_then(Plan::unless_in_the_way), turn)
+            }
+            first => first,
+        };
         let held = self.prepare_change(&ticket);
         // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
-            Ok(_) => Attribution::driver(ticket.driver),
-            Err(_) => Attribution::program(ticket.driver, ticket.program, &call.arguments),
+            BuildPlan::Before(Ok(_), _) => Attribution::driver(ticket.driver),
+            _ => Attribution::program(ticket.driver, ticket.program, &call.arguments),
         };
         let refusable = ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();
@@ -439,11 +474,14 @@ impl Cache {
                 before: started - called,
                 driver: started.elapsed(),
             };
+            // The application sees it as being built while a plan is waited for.
+            shadow::set_busy(&ticket, true);
+            let (plan, turns) = plan.end(self);
             let is_recorded = self.built(&ticket, plan, &of, devices, code, time);
             // Last, since what is stored has looked for them itself.
             ticket.driver.note_libraries(&watch, self);
             if is_recorded {
-                turn.published();
+                turns.into_iter().for_each(BuildTurn::published);
             }
         });
         let program = call.program;
@@ -484,14 +522,13 @@ impl Cache {
             return false;
         }
         match plan {
-            // The driver may have read the header before or after the change.
-            Ok(plan) if !plan.still_holds() => {
-                shadow::ended(ticket, how, None, None);
-                self.not_stored(&plan, &"a header was changed, made or removed meanwhile");
-                self.count_miss(ticket.driver, &plan, Vec::new(), Kept::Nothing, time);
-                false
-            }
             Ok(plan) => {
+                if let Err(why) = plan.still_holds() {
+                    shadow::ended(ticket, how, None, None);
+                    self.not_stored(&plan, &why);
+                    self.count_miss(ticket.driver, &plan, Vec::new(), Kept::Nothing, time);
+                    return false;
+                }
                 let is_alone = || shadow::is_alone(ticket);
                 let (names, kept) = self.record(&Miss {
                     driver: ticket.driver,

@@ -94,6 +94,21 @@ pub fn boot() -> Option<&'static Vec<u8>> {
     BOOT.get_or_init(read).as_ref()
 }
 
+impl FileSystems {
+    fn change_time(&mut self, state: &FileFingerprint, path: &Path) -> ChangeTime {
+        let known = self.0.entry(state.file.0);
+        *known.or_insert_with(|| FileSystem::change_time_at(path))
+    }
+
+    /// When the file at this path, which has this fingerprint, was last changed, in nanoseconds since 1970. None if anybody but this
+    /// kernel sets that time.
+    pub fn kernels_change_time(&mut self, state: &FileFingerprint, path: &Path) -> Option<i128> {
+        let (seconds, nanoseconds) = state.changed;
+        let is_kernels = self.change_time(state, path) == ChangeTime::Kernel;
+        is_kernels.then(|| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds))
+    }
+}
+
 impl FileFingerprint {
     /// The fingerprint of a file with these metadata.
     pub fn of(metadata: &Metadata) -> FileFingerprint {
@@ -130,9 +145,7 @@ impl FileFingerprint {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs() as i64);
-        let known = systems.0.entry(self.file.0);
-        let change_time = known.or_insert_with(|| FileSystem::change_time_at(path));
-        self.validity_at(now, *change_time)
+        self.validity_at(now, systems.change_time(self, path))
     }
 
     /// How long every change of a file with this fingerprint shows in it. `now`: seconds since 1970; `change_time`: of its file system.

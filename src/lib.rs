@@ -109,6 +109,7 @@ mod log;
 mod lru;
 mod one_call;
 mod outcome;
+mod own_threads;
 mod parallel_files;
 mod priority;
 mod proc_file;

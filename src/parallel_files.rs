@@ -3,28 +3,20 @@
 //! The files of a driver have up to 330 MB, and the first process with an empty cache directory reads them all before its first
 //! build (measured: 0.1 to 0.25 s on one thread).
 //!
-//! The threads are ours, in a process that is not. So they handle no signal, end with the call, and there are none
-//! - for little data,
-//! - if the program limits its address space, of which the allocator takes 64 MiB for each thread,
-//! - if the program has a filter of system calls that its parent does not have: it may end a process that starts a thread.
-//!
-//! The calling thread reads as well, and waits only for threads that have begun. A thread may not begin for long: it needs the
+//! There are no threads for little data, and they end with the call. The calling thread reads as well, and waits only for threads that have begun. A thread may not begin for long: it needs the
 //! dynamic linker's lock, which the caller holds if it is called from a library's constructor.
 
-#![allow(unsafe_code)] // masks signals, and lends a reference to the threads
+#![allow(unsafe_code)] // lends a reference to the threads
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use rustix::process::{Resource, getppid, getrlimit};
+use std::time::Instant;
 
 use crate::fork_generation::generation;
 use crate::fork_safety::Signal;
-use crate::proc_file;
+use crate::own_threads::{self, LOOK_AGAIN};
 
 /// More threads would wait for the memory.
 const MAX_THREADS: usize = 8;
@@ -32,8 +24,6 @@ const MAX_THREADS: usize = 8;
 const MIN_BYTES: u64 = 16 << 20;
 /// What a thread needs: it reads into buffers from the heap.
 const STACK: usize = 512 << 10;
-/// How long the caller waits before it looks again, should it not be woken.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Calls the function with each path, and returns what it returned, in the order of the paths. It may be called twice with a path
 /// if it panics.
@@ -41,7 +31,7 @@ pub fn map<R: Send + Sync>(paths: &[&Path], read: impl Fn(&Path) -> R + Sync) ->
     let sizes: Vec<u64> = paths.iter().map(|path| size(path)).collect();
     let helpers = match sizes.iter().sum::<u64>() < MIN_BYTES || paths.len() < 2 {
         true => 0,
-        false => helpers().min(paths.len() - 1),
+        false => own_threads::useful(MAX_THREADS - 1).min(paths.len() - 1),
     };
     if helpers == 0 {
         return paths.iter().map(|path| read(path)).collect();
@@ -111,14 +101,11 @@ fn with_helpers(helpers: usize, turns: usize, turn: &(dyn Fn(usize) + Sync)) {
     // that is zero, also if it panics: see `End`.
     let lent: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(turn) };
     let _end = End(&shared);
-    without_signals(|| {
-        for _ in 0..helpers {
-            let (shared, lent) = (shared.clone(), Lent(lent));
-            let thread = thread::Builder::new().name("oclcache".into());
-            // Without a thread, the caller does it all.
-            let _ = thread.stack_size(STACK).spawn(move || help(&shared, lent));
-        }
-    });
+    for _ in 0..helpers {
+        let (shared, lent) = (shared.clone(), Lent(lent));
+        // Without a thread, the caller does it all.
+        let _ = own_threads::start(STACK, move || help(&shared, lent));
+    }
     shared.take_turns(turn);
 }
 
@@ -152,59 +139,11 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs with all signals blocked, as threads inherit it that are started meanwhile: the application's handlers run in its own threads.
-fn without_signals(run: impl FnOnce()) {
-    // SAFETY: both sets are ours, all zeros is a set without signals, and the mask is that of this thread alone.
-    let before = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    };
-    run();
-    // SAFETY: the set is the mask that this thread had.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-}
-
-/// How many threads may help the caller.
-fn helpers() -> usize {
-    let is_limited = getrlimit(Resource::As).current.is_some();
-    if is_limited || has_own_filter() {
-        return 0;
-    }
-    let processors = thread::available_parallelism().map_or(1, usize::from);
-    processors.min(MAX_THREADS) - 1
-}
-
-/// Whether the program has a filter of system calls that its parent does not have. A container has one for all its processes.
-fn has_own_filter() -> bool {
-    let filters =
-        |process: &str| filters(&proc_file::read(&format!("/proc/{process}/status")).ok()?);
-    match filters("self") {
-        Some(0) => false,
-        own => {
-            let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
-            own.is_none() || parent.and_then(|parent| filters(&parent)) != own
-        }
-    }
-}
-
-/// How many filters a process has. None: the system does not tell.
-fn filters(status: &[u8]) -> Option<u32> {
-    let field = |name: &str| {
-        let mut lines = status.split(|byte| *byte == b'\n');
-        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
-        std::str::from_utf8(value).ok()?.trim().parse().ok()
-    };
-    match field("Seccomp:") {
-        Some(0) => Some(0),
-        _ => field("Seccomp_filters:"), // since Linux 5.9
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU32;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -239,39 +178,6 @@ mod tests {
         });
         let expected: Vec<u64> = (0..20).map(|number| MIN_BYTES / 4 + number).collect();
         assert_eq!(lengths, expected);
-    }
-
-    /// Which signals this thread blocks.
-    fn blocked() -> Vec<i32> {
-        // SAFETY: the set is ours, all zeros is a set without signals, and nothing is changed.
-        let set = unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
-            set
-        };
-        // SAFETY: the set is a set, and the numbers are those of signals.
-        let is_blocked = |signal: &i32| unsafe { libc::sigismember(&set, *signal) == 1 };
-        (1..32).filter(is_blocked).collect()
-    }
-
-    #[test]
-    fn helpers_handle_no_signals() {
-        let caller = thread::current().id();
-        let own = blocked();
-        let masks: Vec<OnceLock<Vec<i32>>> = (0..64).map(|_| OnceLock::new()).collect();
-        with_helpers(3, masks.len(), &|turn| {
-            if thread::current().id() != caller {
-                masks[turn].set(blocked()).expect("once");
-            } else {
-                thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let masks: Vec<&Vec<i32>> = masks.iter().filter_map(OnceLock::get).collect();
-        assert!(!masks.is_empty(), "no helper came");
-        let all = (1..32).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal));
-        let all: Vec<i32> = all.collect();
-        assert!(masks.iter().all(|mask| **mask == all), "{masks:?}");
-        assert_eq!(blocked(), own);
     }
 
     /// As a signal handler that forks does. The helper works on until the child has ended.
@@ -315,18 +221,5 @@ mod tests {
             unsafe { libc::_exit(0) };
         }
         assert_eq!(ended.get(), Some(&0), "the child hung");
-    }
-
-    #[test]
-    fn filters_are_read_from_the_status() {
-        for (status, expected) in [
-            ("Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n", Some(0)),
-            ("Seccomp:\t2\nSeccomp_filters:\t3\n", Some(3)),
-            ("Seccomp:\t2\n", None),
-            ("Seccomp:\t0\n", Some(0)),
-            ("", None),
-        ] {
-            assert_eq!(filters(status.as_bytes()), expected, "{status}");
-        }
     }
 }

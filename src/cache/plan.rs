@@ -7,6 +7,7 @@ mod state;
 mod text;
 
 use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -16,7 +17,8 @@ use super::Cache;
 use super::devices::{self, previous};
 use super::headers::{are_unchanged, header, source_text};
 use crate::cl::{Context, Device, Program};
-use crate::driver::{BuildArguments, Driver, device};
+use crate::driver::moment::Moment;
+use crate::driver::{BuildArguments, Driver, FloatState, device};
 use crate::key::ingredients::{Ingredient, Key, sha256};
 use crate::key::options::Options;
 use crate::key::source::before_digits;
@@ -24,6 +26,8 @@ use crate::outcome::{Bypass, Missed};
 use crate::reserve::has_room;
 use crate::shadow::{self, Base, Operation, Origin, Recipe, Ticket};
 use crate::store::stats::Labels;
+use assembly::OwnIngredients;
+use identity::CallIdentity;
 pub(super) use shared_parts::SharedParts;
 pub(super) use state::{has_inner_kernels, has_kernels};
 use text::CallText;
@@ -55,6 +59,8 @@ pub struct Plan {
     pub recipe: Arc<Recipe>,
     /// How many libraries had been loaded when the key was made.
     pub loads: u64,
+    /// Whether the driver is known to have compiled as the key says. Only of a first build it may not be: see [`super::first_build`].
+    pub is_settled: bool,
 }
 
 impl Plan {
@@ -120,14 +126,21 @@ impl Plan {
         }
     }
 
-    /// Whether no header was changed, created or removed since.
-    pub fn still_holds(&self) -> bool {
-        self.recipe.closure.is_untouched()
+    /// Whether what the driver has built is what the key says; else why not.
+    ///
+    /// # Errors
+    /// The driver may have read a header before or after a change.
+    pub fn still_holds(&self) -> Result<(), &'static str> {
+        match (self.recipe.closure.is_untouched(), self.is_settled) {
+            (false, _) => Err("a header was changed, made or removed meanwhile"),
+            (true, false) => Err("what identifies the driver may have changed meanwhile"),
+            (true, true) => Ok(()),
+        }
     }
 }
 
 /// The inputs of a key, as the application and the driver give them.
-struct CallInputs<'a> {
+struct CallInputs {
     driver: &'static Driver,
     /// The program's devices, in its order.
     devices: Vec<Device>,
@@ -135,16 +148,49 @@ struct CallInputs<'a> {
     /// SHA-256 of an intermediate language, where it is known.
     il_digest: Option<[u8; 32]>,
     operation: Operation,
-    arguments: &'a BuildArguments,
+    arguments: BuildArguments,
     /// The state before the call, if devices that the call does not name keep it.
     previous: Option<Arc<Recipe>>,
 }
 
-impl<'a> CallInputs<'a> {
-    /// The options as the application wrote them; None is NULL.
-    fn options(&self) -> Option<&'a [u8]> {
-        let options = self.arguments.options.as_ref();
-        options.map(|options| options.as_bytes())
+/// A call whose key lacks nothing but what identifies the driver.
+pub(super) struct Draft {
+    inputs: CallInputs,
+    /// The devices that the call names, by their index.
+    targets: Vec<usize>,
+    text: CallText,
+    /// The identities of the devices.
+    devices: Vec<Arc<[Ingredient]>>,
+    own: OwnIngredients,
+    float_state: FloatState,
+}
+
+impl Draft {
+    /// Its driver.
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.inputs.driver
+    }
+
+    /// Whether its texts may exhaust memory beside a driver that compiles: see [`Plan::unless_in_the_way`].
+    pub(super) fn is_large(&self) -> bool {
+        match &self.inputs.base {
+            Base::Source(text) | Base::Il(text, _) => text.len() > MIN_CHECKED_BYTES,
+            Base::Linked(_) => true,
+        }
+    }
+
+    /// The source and the options, as one digest.
+    pub(super) fn text_key(&self) -> Key {
+        let library = self.inputs.driver.library().as_os_str().as_bytes();
+        let source = match &self.inputs.base {
+            Base::Source(text) | Base::Il(text, _) => &text[..],
+            Base::Linked(_) => b"",
+        };
+        let options = self.inputs.arguments.options.as_ref();
+        let options = options.map_or(&b""[..], |options| options.as_bytes());
+        let lengths = [library.len(), source.len()].map(usize::to_ne_bytes);
+        let text = [&lengths.concat()[..], library, source, options].concat();
+        Key(sha256(&text))
     }
 }
 
@@ -160,6 +206,34 @@ impl Cache {
         arguments: &BuildArguments,
         headers: Option<&[HeaderProgram]>,
     ) -> Result<Box<Plan>, Bypass> {
+        let inputs = self.inputs(ticket, arguments, headers)?;
+        let plan = self.key(inputs)?;
+        self.unless_marked(ticket.driver, plan)
+    }
+
+    /// All of a plan but what identifies the driver.
+    pub(super) fn draft(
+        &self,
+        ticket: &Ticket,
+        arguments: &BuildArguments,
+    ) -> Result<Draft, Bypass> {
+        self.draft_of(self.inputs(ticket, arguments, None)?)
+    }
+
+    /// Makes a plan of a draft, with what identified the driver at this moment.
+    pub(super) fn plan_as_at(&self, draft: Draft, moment: &Moment) -> Result<Box<Plan>, Bypass> {
+        let driver = draft.inputs.driver;
+        let identity = self.call_identity(&draft, Some(moment))?;
+        self.unless_marked(driver, self.planned(draft, identity))
+    }
+
+    /// Asks the driver for the inputs of a build or compilation.
+    fn inputs(
+        &self,
+        ticket: &Ticket,
+        arguments: &BuildArguments,
+        headers: Option<&[HeaderProgram]>,
+    ) -> Result<CallInputs, Bypass> {
         state::check(ticket, headers.is_some())?;
         let driver = ticket.driver;
         check_room(texts_of(ticket, headers.unwrap_or_default()), arguments)?;
@@ -181,16 +255,15 @@ impl Cache {
             Origin::Il(module, _) => Some(module.digest),
             _ => None,
         };
-        let plan = self.key(CallInputs {
+        Ok(CallInputs {
             driver,
             devices,
             base,
             il_digest,
             operation,
-            arguments,
+            arguments: arguments.clone(),
             previous,
-        })?;
-        self.unless_marked(driver, plan)
+        })
     }
 
     /// Plans a link. Inputs of another context are left to the driver, which may refuse them (measured: Intel's CPU runtime).
@@ -236,7 +309,7 @@ impl Cache {
             base,
             il_digest: None,
             operation,
-            arguments,
+            arguments: arguments.clone(),
             previous: None,
         })?;
         self.unless_marked(driver, plan)
@@ -261,38 +334,72 @@ impl Cache {
             base: recipe.base.clone(),
             il_digest: None,
             operation: recipe.operation.clone(),
-            arguments: &recipe.arguments,
+            arguments: recipe.arguments.clone(),
             previous: recipe.previous.clone(),
         })?;
         Ok(plan.key())
     }
 
     /// The key of a call, from its texts, from what compiles them, and from the state before the call.
-    fn key(&self, mut inputs: CallInputs<'_>) -> Result<Box<Plan>, Bypass> {
+    fn key(&self, inputs: CallInputs) -> Result<Box<Plan>, Bypass> {
+        let draft = self.draft_of(inputs)?;
+        let identity = self.call_identity(&draft, None)?;
+        Ok(self.planned(draft, identity))
+    }
+
+    fn draft_of(&self, mut inputs: CallInputs) -> Result<Draft, Bypass> {
         if !self.has_entries() {
             return Err(Bypass::NoCacheDirectory);
         }
-        let targets = devices::targets(inputs.driver, &inputs.devices, inputs.arguments)?;
+        let targets = devices::targets(inputs.driver, &inputs.devices, &inputs.arguments)?;
         let text = self.call_text(&mut inputs)?;
-        let identity = self.call_identity(&inputs, &text.closure)?;
-        let own = assembly::call_ingredients(&inputs, &targets, &text, identity.surroundings)?;
-        let mut parts = identity.devices;
+        let devices = inputs.driver.device_identities(&inputs.devices);
+        let devices = devices.ok_or(Bypass::UnidentifiedDevice)?;
+        let own = OwnIngredients::of(&inputs, &targets, &text)?;
+        Ok(Draft {
+            inputs,
+            targets,
+            text,
+            devices,
+            own,
+            float_state: FloatState::of_thread(),
+        })
+    }
+
+    fn planned(&self, draft: Draft, identity: CallIdentity) -> Box<Plan> {
+        let Draft {
+            mut inputs,
+            targets,
+            text,
+            devices,
+            own,
+            float_state,
+        } = draft;
+        let mut parts = devices;
         parts.extend([identity.driver, identity.bindings]);
+        let own = own.with(identity.surroundings);
         let key = self.shared_parts.hash(&parts).with(&own).key();
         parts.push(own.into());
         let CallText {
             options, closure, ..
         } = text;
-        Ok(Box::new(Plan {
+        Box::new(Plan {
             parts,
             family: inputs.driver.profile.family,
             missed: AtomicU8::new(Missed::New as u8),
             devices: std::mem::take(&mut inputs.devices),
             targets,
-            recipe: Arc::new(assembly::recipe(key, inputs, options.as_ref(), closure)),
+            recipe: Arc::new(assembly::recipe(
+                key,
+                inputs,
+                options.as_ref(),
+                closure,
+                float_state,
+            )),
             options,
             loads: identity.loads,
-        }))
+            is_settled: true,
+        })
     }
 }
 

@@ -29,6 +29,7 @@ use super::{Cache, nanoseconds};
 use crate::driver::{self, Driver, reentrancy};
 use crate::key::ingredients::Key;
 use crate::remote::client::Lease;
+use crate::shadow::{self, Ticket};
 use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 use crate::store::stats::Counter;
 use crate::store::tier::Tier;
@@ -74,6 +75,11 @@ pub struct BuildTurn {
 }
 
 impl BuildTurn {
+    /// The right that goes with a lock.
+    pub(super) fn of(guard: LockGuard) -> BuildTurn {
+        BuildTurn::new(Some(guard), None)
+    }
+
     fn new(guard: Option<LockGuard>, lease: Option<Lease>) -> BuildTurn {
         let lease = lease.map(Box::new);
         BuildTurn { guard, lease }
@@ -187,7 +193,33 @@ impl Cache {
         Waited::Build(turn)
     }
 
-    fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {
+    /// Waits while another process builds this text, of which nobody knows the key yet: see `first_build`.
+    pub(super) fn wait_for_first(&self, text: &Key, ticket: &Ticket) {
+        let Some(locks) = self.written_store().map(Store::locks) else {
+            return;
+        };
+        let before = locks.abandonments(text);
+        let started = Instant::now();
+        let in_vain = IN_VAIN.load(Ordering::Relaxed);
+        let longest = longest_wait(None, in_vain);
+        let mut pause = PAUSES.0;
+        while shadow::set_busy(ticket, true) && !reentrancy::is_nested() && !driver::is_ending() {
+            std::thread::sleep(pause);
+            pause = PAUSES.1.min(pause * 2);
+            let is_over = !matches!(locks.try_lock(Purpose::Build(*text)), LockAttempt::Taken);
+            if is_over || locks.abandonments(text) != before {
+                break;
+            }
+            if started.elapsed() >= longest {
+                let more = in_vain.saturating_add(1);
+                IN_VAIN.fetch_max(more, Ordering::Relaxed);
+                break;
+            }
+        }
+        shadow::set_busy(ticket, false);
+    }
+
+    pub(super) fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {
         if waited {
             let time = started.elapsed();
             let events = [Counter::Waited.by(1), Counter::WaitNs.by(nanoseconds(time))];

@@ -22,7 +22,7 @@ use super::worker::process::Worker;
 use super::worker::{CLOSED, streams};
 use crate::config::Config;
 use crate::driver::OpenError;
-use crate::driver::identity::FileMemory;
+use crate::driver::file_memory::FileMemory;
 use crate::front::driver_probe;
 use crate::key::ingredients::{Ingredient, Key, Kind, hex, key};
 use crate::store::Store;

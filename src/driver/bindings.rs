@@ -32,8 +32,9 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 use super::elf_image::{ElfImage, IS_READ};
+use super::file_memory::FileMemory;
 use super::files::matches;
-use super::identity::{FileMemory, build_id_value};
+use super::identity::build_id_value;
 use super::loaded::{self, Changes, Object};
 use super::profile::DriverFiles;
 use super::{Driver, linker_state, process_variables};

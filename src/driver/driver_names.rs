@@ -1,10 +1,13 @@
 //! The names that occur in a driver's libraries, and in libraries that it opened later.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-use super::identity::FileMemory;
+use super::file_memory::FileMemory;
+use super::name_search::{has_been_asked, note_asked, search};
 use super::names::{self, Names, ScannedLibrary};
+use super::real_paths::says_what_is_there;
 use crate::fork_safety::Mutex;
 
 /// The names of each list of libraries that was added.
@@ -15,46 +18,34 @@ pub struct DriverNames(Mutex<Vec<NamesOfList>>);
 struct NamesOfList {
     libraries: Vec<ScannedLibrary>,
     identity: [u8; 32],
-    /// None until this process asks for a name that no earlier one has asked for.
+    /// Whether names occur that this process has looked for.
+    answers: HashMap<Vec<u8>, bool>,
+    /// None until this process needs them.
     names: Option<Names>,
 }
 
 impl DriverNames {
     /// The names in these libraries.
-    ///
-    /// # Errors
-    /// One cannot be read for now.
-    pub(super) fn of(
-        libraries: Vec<ScannedLibrary>,
-        memory: &dyn FileMemory,
-    ) -> io::Result<DriverNames> {
+    pub(super) fn of(libraries: Vec<ScannedLibrary>) -> DriverNames {
         let names = DriverNames::default();
-        names.add(libraries, memory)?;
-        Ok(names)
+        names.add(libraries);
+        names
     }
 
     /// Adds the names in libraries that are not known yet.
-    pub(super) fn add(
-        &self,
-        mut libraries: Vec<ScannedLibrary>,
-        memory: &dyn FileMemory,
-    ) -> io::Result<()> {
+    pub(super) fn add(&self, mut libraries: Vec<ScannedLibrary>) {
         libraries.retain(|library| !self.has_library(library));
         libraries.sort();
         libraries.dedup();
         if !libraries.is_empty() {
             let identity = names::identity(&libraries);
-            let names = match memory.knows_names(&identity) {
-                true => None,
-                false => Some(Names::of(&libraries, memory)?),
-            };
             self.0.lock().push(NamesOfList {
                 libraries,
                 identity,
-                names,
+                answers: HashMap::new(),
+                names: None,
             });
         }
-        Ok(())
     }
 
     fn has_library(&self, library: &ScannedLibrary) -> bool {
@@ -70,16 +61,16 @@ impl DriverNames {
         known.any(|one| one.path == path)
     }
 
-    /// Whether the driver may ask for the name. None: [`DriverNames::load`] must be called first.
+    /// Whether the driver may ask for the name. None: [`DriverNames::look_for`] must be called first.
     pub fn has(&self, name: &[u8], memory: &dyn FileMemory) -> Option<bool> {
         for list in self.0.lock().iter_mut() {
-            let identity = &list.identity;
-            let occurs = match &mut list.names {
-                None => Some(memory.occurs(identity, name)?),
-                Some(names) => names.find(name),
+            let occurs = match (list.answers.get(name), &mut list.names) {
+                (Some(known), _) => Some(*known),
+                (None, Some(names)) => names.find(name),
+                (None, None) => Some(memory.occurs(&list.identity, name)?),
             };
             if let Some(occurs) = occurs {
-                memory.note_name(identity, name, occurs);
+                memory.note_name(&list.identity, name, occurs);
             }
             if occurs.unwrap_or(true) {
                 return Some(true);
@@ -88,21 +79,39 @@ impl DriverNames {
         Some(false)
     }
 
-    /// Loads all names, so that each one can be asked for.
+    /// Looks for these names, so that each one can be asked for. The first process that looks for names in some libraries searches
+    /// for its own; the second gathers all.
     ///
     /// # Errors
     /// A library cannot be read for now.
-    pub fn load(&self, memory: &dyn FileMemory) -> io::Result<()> {
+    pub fn look_for(&self, wanted: &[Vec<u8>], memory: &dyn FileMemory) -> io::Result<()> {
         for index in 0..self.changes() {
-            let libraries = {
+            let (libraries, identity) = {
                 let list = &self.0.lock()[index];
-                list.names.is_none().then(|| list.libraries.clone())
+                if list.names.is_some() {
+                    continue;
+                }
+                (list.libraries.clone(), list.identity)
             };
             // Without the lock: the libraries may have to be read.
-            if let Some(libraries) = libraries {
-                let names = Names::of(&libraries, memory)?;
-                self.0.lock()[index].names.get_or_insert(names);
-            }
+            let recalled = Names::recall(&identity, memory);
+            let names = match recalled {
+                None if !has_been_asked(&identity, memory) => {
+                    match search(&libraries, wanted, memory) {
+                        Ok(answers) => {
+                            note_asked(&identity, memory);
+                            let answers = wanted.iter().cloned().zip(answers);
+                            self.0.lock()[index].answers.extend(answers);
+                            continue;
+                        }
+                        Err(error) if says_what_is_there(&error) => Names::All,
+                        Err(error) => return Err(error),
+                    }
+                }
+                None => Names::of(&libraries, memory)?,
+                Some(names) => names,
+            };
+            self.0.lock()[index].names.get_or_insert(names);
         }
         Ok(())
     }
@@ -122,8 +131,18 @@ mod tests {
 
     const SEARCH: [u8; 32] = [1; 32];
 
+    fn asked(names: &DriverNames, wanted: &[&str], look: &Look<'_>) -> Vec<Option<bool>> {
+        let has = |name: &&str| names.has(name.as_bytes(), look);
+        let answers = || wanted.iter().map(has).collect::<Vec<_>>();
+        if answers().contains(&None) {
+            let wanted: Vec<_> = wanted.iter().map(|name| name.as_bytes().to_vec()).collect();
+            names.look_for(&wanted, look).expect("read");
+        }
+        answers()
+    }
+
     #[test]
-    fn names_are_loaded_for_a_name_that_no_earlier_process_has_asked_for() {
+    fn the_first_process_searches_for_its_names_and_the_second_that_has_others_gathers_all() {
         let memory = TestMemory::new();
         let mut paths = crate::driver::loaded_paths().into_iter();
         let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
@@ -137,20 +156,25 @@ mod tests {
             look.begin(&SEARCH);
             look
         };
+        let list = names::identity(std::slice::from_ref(&library));
+        let is_gathered = || Names::recall(&list, &memory).is_some();
+        let own = ["TMPDIR", "POCL_DEVICES"];
         let look = begin();
-        let names = DriverNames::of(vec![library.clone()], &look).expect("read");
-        assert_eq!(names.has(b"TMPDIR", &look), Some(true));
-        assert_eq!(names.has(b"POCL_DEVICES", &look), Some(false));
-        look.remember_part(&[2; 32], b"");
+        let names = DriverNames::of(vec![library.clone()]);
+        assert_eq!(names.has(b"TMPDIR", &look), None, "nobody has asked");
+        assert_eq!(asked(&names, &own, &look), [Some(true), Some(false)]);
         look.keep();
+        assert!(!is_gathered());
 
         let look = begin();
-        let names = DriverNames::of(vec![library], &look).expect("not read");
+        let names = DriverNames::of(vec![library]);
         assert_eq!(names.has(b"TMPDIR", &look), Some(true));
         assert_eq!(names.has(b"POCL_DEVICES", &look), Some(false));
         assert_eq!(names.has(b"LANG", &look), None, "nobody has asked");
-        names.load(&look).expect("read");
-        assert_eq!(names.has(b"LANG", &look), Some(true));
-        assert_eq!(names.has(b"SSH_CONNECTION", &look), Some(false));
+        assert!(!is_gathered());
+        let others = ["LANG", "SSH_CONNECTION"];
+        assert_eq!(asked(&names, &others, &look), [Some(true), Some(false)]);
+        assert!(is_gathered());
+        assert_eq!(names.has(b"HOME", &look), Some(true), "read from the file");
     }
 }

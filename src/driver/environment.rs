@@ -1,7 +1,7 @@
 //! The surroundings of a call that change what a driver compiles: environment variables, configuration files, and programs that it
 //! runs. An application may change any of them at any time, so they are checked in each call.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::driver_names::DriverNames;
-use super::identity::{FileMemory, sha256_value};
+use super::file_memory::FileMemory;
+use super::identity::sha256_value;
 use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_neutral_value};
@@ -27,7 +28,7 @@ use crate::regular_file;
 const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
 
 /// Variables and configuration files at one moment.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct OpeningVariables {
     /// Copied from memory, each with its NUL.
     variables: Vec<u8>,
@@ -42,6 +43,13 @@ impl OpeningVariables {
             variables: process_variables::current(),
             configuration: configuration(profile),
         }
+    }
+
+    /// Whether one of the variables names a file that is in the key.
+    pub(super) fn name_files(&self, profile: &Profile) -> bool {
+        let variables = self.variables.split(|byte| *byte == 0);
+        let mut named = variables.filter_map(process_variables::parse);
+        named.any(|(name, _)| profile.environment.names_file(&name.to_string_lossy()))
     }
 }
 
@@ -132,12 +140,19 @@ struct Choice<'a> {
     tools: &'a Arc<DriverNames>,
     /// Whether names occur in libraries or tools. Most variables are the same at all moments.
     occurring: RefCell<HashMap<String, bool>>,
-    /// Whether names must be loaded first, see [`DriverNames::has`].
-    is_unknown: Cell<bool>,
+    /// The names that must be looked for first, see [`DriverNames::has`].
+    unknown: RefCell<Vec<Vec<u8>>>,
     memory: &'a dyn FileMemory,
 }
 
 impl KnownVariables {
+    /// The programs that were found last, with the current variables.
+    pub(super) fn tools_now(&self) -> Option<Tools> {
+        let known = self.0.lock();
+        let (_, tools) = known.tools.as_ref()?;
+        process_variables::is_current(&known.all).then(|| tools.clone())
+    }
+
     /// The programs that were found within this time, or are found now, with the current variables.
     fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();
@@ -171,7 +186,7 @@ impl KnownVariables {
     }
 
     /// The variables that are in the key: now, when the driver was opened, and when the process was started.
-    /// None if the driver may read the last, and they cannot be read, or if names must be loaded first.
+    /// None if the driver may read the last, and they cannot be read, or if names must be looked for first.
     fn chosen(
         &self,
         opened: &OpeningVariables,
@@ -201,7 +216,7 @@ impl KnownVariables {
                     Some(first) if choice.reads_first_environment() => at(first),
                     _ => now.clone(),
                 };
-                if choice.is_unknown.get() {
+                if !choice.unknown.borrow().is_empty() {
                     return None;
                 }
                 known.history = History {
@@ -233,8 +248,9 @@ impl Choice<'_> {
     /// Whether a name occurs in these libraries.
     fn has(&self, libraries: &DriverNames, name: &[u8]) -> bool {
         let occurs = libraries.has(name, self.memory);
-        self.is_unknown
-            .set(self.is_unknown.get() || occurs.is_none());
+        if occurs.is_none() {
+            self.unknown.borrow_mut().push(name.to_vec());
+        }
         occurs.unwrap_or(true)
     }
 
@@ -400,16 +416,18 @@ impl Driver {
             libraries: self.names(memory)?,
             tools: &tools.names,
             occurring: RefCell::default(),
-            is_unknown: Cell::default(),
+            unknown: RefCell::default(),
             memory,
         };
         let mut chosen = self.variables.chosen(&self.opened_in, &choice);
-        if choice.is_unknown.get() {
-            choice.libraries.load(memory).ok()?;
-            choice.tools.load(memory).ok()?;
+        let unknown = choice.unknown.take();
+        if !unknown.is_empty() {
+            for names in [choice.libraries, choice.tools] {
+                names.look_for(&unknown, memory).ok()?;
+            }
             let choice = Choice {
                 occurring: RefCell::default(),
-                is_unknown: Cell::default(),
+                unknown: RefCell::default(),
                 ..choice
             };
             chosen = self.variables.chosen(&self.opened_in, &choice);

@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Driver;
 use super::clang_driver;
+use super::file_memory::FileMemory;
 use super::files::{FileSearch, FilesByPath, matches};
-use super::identity::{FileMemory, Unidentified};
+use super::identity::Unidentified;
 use super::loaded::{self, Object};
 use super::mappings::Mappings;
 use super::names::ScannedLibrary;
@@ -61,7 +62,7 @@ pub(super) struct ListedFiles<'a> {
     /// The driver's libraries that are loaded, by index.
     pub(super) closure: Vec<usize>,
     pub(super) mappings: Mappings,
-    watched: WatchedPaths,
+    pub(super) watched: WatchedPaths,
     /// When the first of the states was taken.
     pub(super) taken: Instant,
 }

@@ -7,7 +7,6 @@
 //! compilers open, except
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,96 +17,20 @@ use super::Driver;
 use super::driver_names::DriverNames;
 use super::environment::DriverSurroundings;
 use super::file_list::ListedFiles;
+use super::file_memory::FileMemory;
 use super::files::{FileSearch, FilesByPath, NamedFile, matches};
 use super::key_neutral::is_neutral;
 use super::late::Late;
-use super::loaded::{self, Object};
-use super::look::FactBytes;
+use super::loaded::{self, LoadedObjects, Object};
+use super::moment::Moment;
 use super::names::ScannedLibrary;
 use super::numbered_names::NumberedNames;
 use super::path_map::PathMap;
 use super::profile::DriverFiles;
-use super::real_paths::{RealPaths, says_what_is_there};
-use super::search_memory;
+use super::real_paths::{RealPaths, WatchedPaths, says_what_is_there};
 use crate::file_fingerprint::{FileFingerprint, FileId};
 pub use crate::key::ingredients::sha256_value;
-use crate::key::ingredients::{Ingredient, Kind, sha256};
-
-/// Facts about drivers' files that are kept from process to process.
-pub trait FileMemory {
-    /// The BLAKE3 of a file's content.
-    ///
-    /// # Errors
-    /// The file cannot be read, or changes meanwhile.
-    fn digest(&self, path: &Path) -> io::Result<[u8; 32]>;
-    /// The facts about a list of libraries, as [`FileMemory::remember_facts`] got them; None: nobody has.
-    ///
-    /// `identity`: the digest of the search and of the libraries, see [`list_identity`].
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>>;
-    /// Keeps the facts about a list of libraries.
-    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]);
-    /// The facts that [`FileMemory::remember_part`] got, in memory. Damage is for the caller to notice.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn part(&self, identity: &[u8; 32]) -> io::Result<Option<FactBytes>> {
-        let file = self.facts(identity)?;
-        file.map(|file| FactBytes::read(&file)).transpose()
-    }
-    /// Keeps facts that follow from this identity, or that have states with them which tell whether they still hold.
-    fn remember_part(&self, identity: &[u8; 32], facts: &[u8]) {
-        self.remember_facts(identity, facts);
-    }
-    /// Begins to read the parts of the snapshot of this search, see [`super::look`].
-    fn begin(&self, _search: &[u8; 32]) {}
-    /// Whether a name occurs in the libraries of this identity, if an earlier process has asked; see [`super::names`].
-    fn occurs(&self, _libraries: &[u8; 32], _name: &[u8]) -> Option<bool> {
-        None
-    }
-    /// Whether an earlier process has asked for names in these libraries.
-    fn knows_names(&self, _libraries: &[u8; 32]) -> bool {
-        false
-    }
-    /// Notes whether a name occurs in these libraries.
-    fn note_name(&self, _libraries: &[u8; 32], _name: &[u8], _occurs: bool) {}
-    /// The state of the file that a path leads to, at any time since this look began; None: there is none.
-    fn state(&self, path: &Path) -> Option<FileFingerprint> {
-        FileFingerprint::at(path)
-    }
-    /// The host and the rights of this process, see [`super::search_memory`].
-    fn reader(&self) -> Vec<u8> {
-        search_memory::reader()
-    }
-    /// A file's identity as it is in a key: its content. A build-id would not do: a library that is not loaded yet may be changed in
-    /// place and keep it.
-    ///
-    /// # Errors
-    /// The file cannot be read, or changes meanwhile.
-    fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
-        Ok(content_value(&self.digest(path)?))
-    }
-    /// The identities of several files.
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        paths.iter().map(|path| self.identity(path)).collect()
-    }
-    /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
-    fn is_neutral_library(&self, _name: &str) -> bool {
-        false
-    }
-}
-
-/// The digest of a search in a list of libraries, and of the identities of these libraries.
-pub fn list_identity<'a>(wanted: &[u8], libraries: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
-    let mut text = wanted.to_vec();
-    for identity in libraries {
-        text.extend((identity.len() as u32).to_le_bytes());
-        text.extend(identity);
-    }
-    sha256(&text)
-}
+use crate::key::ingredients::{Ingredient, Kind};
 
 /// How long a look at the driver's files is trusted: a new look costs as much as a key. A hit may thus be served as if it came this
 /// much earlier. Nothing is stored without a new look.
@@ -158,6 +81,8 @@ pub struct KnownIdentity {
     proven: HashMap<usize, Vec<u8>>,
     /// The number of unloaded libraries before that.
     unloads: u64,
+    /// What was looked at to find its files.
+    watched: WatchedPaths,
     taken: Instant,
     /// The time of the last look at the files, in milliseconds after `taken`.
     checked: AtomicU64,
@@ -195,16 +120,17 @@ impl KnownIdentity {
         self.has(path) && !self.of_program.contains(path) || self.late.has(path)
     }
 
+    /// What was looked at to find its files.
+    pub(super) fn watched(&self) -> &WatchedPaths {
+        &self.watched
+    }
+
     pub(super) fn late(&self) -> &Late {
         &self.late
     }
 
-    pub(super) fn add_names(
-        &self,
-        library: ScannedLibrary,
-        memory: &dyn FileMemory,
-    ) -> io::Result<()> {
-        self.names.add(vec![library], memory)
+    pub(super) fn add_names(&self, library: ScannedLibrary) {
+        self.names.add(vec![library]);
     }
 
     /// Gives up the identity for this process: something that belongs to it is not known.
@@ -293,12 +219,34 @@ impl Driver {
         Some(known.late.ingredients())
     }
 
+    /// Takes the identity from what was loaded at a moment, unless it was taken. Libraries that the driver opens when it builds are
+    /// thus in it as in all later processes, which take it before they build.
+    pub fn identify_as_at(&self, moment: &Moment, memory: &dyn FileMemory) {
+        self.known_identity_at(Some(moment), memory);
+    }
+
     pub(super) fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
+        self.known_identity_at(None, memory)
+    }
+
+    fn known_identity_at(
+        &self,
+        moment: Option<&Moment>,
+        memory: &dyn FileMemory,
+    ) -> Option<&KnownIdentity> {
         let known = match self.identity.get() {
             Some(known) => known,
             None => {
+                let now;
+                let loaded = match moment {
+                    Some(moment) => &moment.loaded,
+                    None => {
+                        now = LoadedObjects::now();
+                        &now
+                    }
+                };
                 // Without a lock, since hashing can take a second. Two threads get the same result.
-                let taken = match self.take_identity(memory) {
+                let taken = match self.take_identity(loaded, memory) {
                     Err(Unidentified::ForNow)
                         if self.looks.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS =>
                     {
@@ -313,7 +261,7 @@ impl Driver {
     }
 
     /// Whether the identity was taken, or cannot be.
-    pub(super) fn has_identity(&self) -> bool {
+    pub fn has_identity(&self) -> bool {
         self.identity.get().is_some()
     }
 
@@ -362,11 +310,13 @@ impl Driver {
         Ok(())
     }
 
-    fn take_identity(&self, memory: &dyn FileMemory) -> Result<KnownIdentity, Unidentified> {
-        // Counted first: a library that is loaded meanwhile is looked at later.
-        let changes = loaded::changes();
-        let objects = loaded::objects();
-        let listed = ListedFiles::of(self, &objects, memory)?;
+    fn take_identity(
+        &self,
+        loaded: &LoadedObjects,
+        memory: &dyn FileMemory,
+    ) -> Result<KnownIdentity, Unidentified> {
+        let LoadedObjects { objects, changes } = loaded;
+        let listed = ListedFiles::of(self, objects, memory)?;
         let mut ingredients = Vec::new();
         let mut files = Vec::new();
         let mut scanned = Vec::new();
@@ -448,8 +398,8 @@ impl Driver {
         // The order of loading and of directory entries has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let names = DriverNames::of(scanned, memory)?;
-        let late = Late::new(ingredients, changes, &objects);
+        let names = DriverNames::of(scanned);
+        let late = Late::new(ingredients, *changes, objects);
         let known = KnownIdentity {
             files,
             directories,
@@ -461,6 +411,7 @@ impl Driver {
             names,
             proven,
             unloads: changes.unloads,
+            watched: listed.watched,
             taken: listed.taken,
             checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
@@ -499,7 +450,8 @@ impl Driver {
                 Err(error) => return Err(error),
             }
         }
-        known.names.add(libraries, memory)
+        known.names.add(libraries);
+        Ok(())
     }
 
     /// The files that translate an intermediate language for the driver.

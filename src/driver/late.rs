@@ -13,7 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::Driver;
-use super::identity::{DriverIdentity, FileMemory, KnownIdentity, Watched, list_identity};
+use super::file_memory::{FileMemory, list_identity};
+use super::identity::{DriverIdentity, KnownIdentity, Watched};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Object};
 use super::names::ScannedLibrary;
@@ -219,13 +220,10 @@ impl Late {
                 Err(error) => return Err(error),
             };
             let identity = file.identity.clone();
-            known.add_names(
-                ScannedLibrary {
-                    identity: identity.clone(),
-                    path: path.clone(),
-                },
-                memory,
-            )?;
+            known.add_names(ScannedLibrary {
+                identity: identity.clone(),
+                path: path.clone(),
+            });
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let mut state = self.state.lock();
             let mut ingredients = state.ingredients.to_vec();

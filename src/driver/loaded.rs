@@ -296,6 +296,23 @@ pub fn changes() -> Changes {
     changes
 }
 
+/// What is loaded at a moment.
+pub struct LoadedObjects {
+    /// All objects.
+    pub objects: Vec<Object>,
+    /// The numbers before these were looked at: a library that was loaded meanwhile is looked at later.
+    pub changes: Changes,
+}
+
+impl LoadedObjects {
+    /// Now.
+    pub fn now() -> LoadedObjects {
+        let changes = changes();
+        let objects = objects();
+        LoadedObjects { objects, changes }
+    }
+}
+
 /// All loaded objects.
 pub fn objects() -> Vec<Object> {
     let mut objects: Vec<Object> = Vec::new();

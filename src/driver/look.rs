@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::identity::{FileMemory, HOLDS, list_identity};
+use super::file_memory::{FileMemory, list_identity};
+use super::identity::HOLDS;
 use crate::file_fingerprint::FileFingerprint;
 use crate::framing;
 use crate::key::ingredients::sha256;
@@ -207,13 +208,6 @@ impl FileMemory for Look<'_> {
         }
         let place = (*libraries, sha256(name));
         snapshot.known.names.get(&place).copied()
-    }
-
-    fn knows_names(&self, libraries: &Digest) -> bool {
-        let snapshot = self.snapshot.borrow();
-        let mut from = snapshot.known.names.range((*libraries, [0; 32])..);
-        from.next()
-            .is_some_and(|((first, _), _)| first == libraries)
     }
 
     fn note_name(&self, libraries: &Digest, name: &[u8], occurs: bool) {

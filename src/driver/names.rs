@@ -7,9 +7,9 @@
 //! in a library with Rust code each name of capitals counts, whatever follows it. This is evidence and no proof: a name that is put
 //! together at run time is not found. For that the profiles have prefixes.
 //!
-//! The set is made once for a list of libraries and kept in the cache directory. Reading the libraries takes 0.28 s of CPU time for
-//! PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process with 1000 more variables takes 4 to 15 ms more (measured in
-//! release builds).
+//! The set is made once for a list of libraries and kept in the cache directory, by the second process that asks for a name: see
+//! `name_search`. Reading the libraries takes 0.28 s of CPU time for PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process
+//! with 1000 more variables takes 4 to 15 ms more (measured in release builds).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::Elf;
-use super::identity::{FileMemory, build_id_value, content_value, list_identity};
+use super::file_memory::{FileMemory, list_identity};
+use super::identity::{build_id_value, content_value};
 use super::loaded::Object;
 use super::name_ends::{MIN_LENGTH, each_end, is_in_a_name};
 use super::real_paths::says_what_is_there;
@@ -131,10 +132,7 @@ impl Names {
     /// A library cannot be read for now. One that cannot be read for good may have every name.
     pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Names> {
         let identity = identity(libraries);
-        let recall = || {
-            let file = memory.facts(&identity).ok().flatten()?;
-            Names::remembered(file, &identity)
-        };
+        let recall = || Names::recall(&identity, memory);
         if let Some(names) = recall() {
             return Ok(names);
         }
@@ -146,7 +144,7 @@ impl Names {
                     libraries = libraries.len(),
                     bytes_kept,
                     ms,
-                    "names of variables were looked for"
+                    "names of variables were gathered"
                 );
                 memory.remember_facts(&identity, &bytes);
                 // From now on read from the file as in every other process, not from memory.
@@ -159,6 +157,12 @@ impl Names {
                 Ok(Names::All)
             }
         }
+    }
+
+    /// The names in the libraries of this identity, if an earlier process has gathered them.
+    pub fn recall(identity: &[u8; 32], memory: &dyn FileMemory) -> Option<Names> {
+        let file = memory.facts(identity).ok().flatten()?;
+        Names::remembered(file, identity)
     }
 
     /// The index of a file. None if the file is damaged, or of other libraries.
@@ -180,16 +184,10 @@ impl Names {
 
     /// Whether the name may be asked for. None if that is unknown, because a file is damaged: it may have every name.
     pub fn find(&mut self, name: &[u8]) -> Option<bool> {
-        // A name that cannot be text in data is recognized by its end: `%` and the like occur only in names of bash's functions.
-        let end = name
-            .rsplit(|byte| !is_in_a_name(*byte))
-            .next()
-            .unwrap_or_default();
-        if end.len() < MIN_LENGTH {
+        let Some(end) = end_of(name) else {
             return Some(true);
-        }
-        let wanted = reversed(end);
-        let length = end.len().min(LENGTH);
+        };
+        let (wanted, length) = (reversed(end), end.len());
         match self {
             Names::All => None,
             Names::Remembered(index, file, blocks) => index.has(&wanted, length, |number| {
@@ -323,6 +321,18 @@ fn unpacked(name: &Packed) -> Reversed {
     bytes
 }
 
+/// The end of a name by which it is recognized, of at most [`LENGTH`] bytes. None: it is too short, so it may be anywhere.
+///
+/// A name that cannot be text in data is recognized by what follows its last other byte: `%` and the like occur only in names of bash's
+/// functions.
+pub(super) fn end_of(name: &[u8]) -> Option<&[u8]> {
+    let end = name
+        .rsplit(|byte| !is_in_a_name(*byte))
+        .next()
+        .unwrap_or_default();
+    (end.len() >= MIN_LENGTH).then(|| &end[end.len().saturating_sub(LENGTH)..])
+}
+
 fn reversed(end: &[u8]) -> Reversed {
     let mut reversed = [0; LENGTH];
     for (to, from) in reversed.iter_mut().zip(end.iter().rev()) {
@@ -338,7 +348,7 @@ fn reversed(end: &[u8]) -> Reversed {
 pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
     let of_each = read_each(libraries, memory, |elf| {
         let mut gathered = Gathered::default();
-        gathered.scan(elf)?;
+        each_text(elf, |text| gathered.add_end(text))?;
         gathered.remove_repeated();
         Ok(gathered.names)
     })?;
@@ -400,42 +410,45 @@ struct Gathered {
 /// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources.
 const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
 
-impl Gathered {
-    fn scan(&mut self, elf: &Elf) -> io::Result<()> {
-        let sections = elf.sections()?;
-        let data = elf.data(&sections);
-        let comment = elf.comment(&sections);
-        let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
-        let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
-        elf.each_chunk(&data, LENGTH, |chunk, new| {
-            is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
-            each_end(chunk, new, |end| self.add_end(&chunk[..end]))
-        })?;
-        if is_of_rust {
-            elf.each_chunk(&data, LENGTH, |chunk, new| {
-                let is_in_rust =
-                    |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-                let mut length = chunk[..new]
-                    .iter()
-                    .rev()
-                    .take_while(|byte| is_in_rust(**byte))
-                    .count();
-                for end in new..chunk.len() {
-                    if !is_in_rust(chunk[end]) {
-                        length = 0;
-                        continue;
-                    }
-                    length += 1;
-                    if length >= MIN_LENGTH {
-                        self.add(reversed(&chunk[end + 1 - length.min(LENGTH)..=end]))?;
-                    }
-                }
-                Ok(())
-            })?;
+/// Calls the function with each text in the data of a library behind which a name may end. Only its last [`LENGTH`] bytes count.
+///
+/// # Errors
+/// The library cannot be read, or the function fails.
+pub(super) fn each_text(
+    elf: &Elf,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let sections = elf.sections()?;
+    let data = elf.data(&sections);
+    let comment = elf.comment(&sections);
+    let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
+    let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
+    elf.each_chunk(&data, LENGTH, |chunk, new| {
+        is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
+        each_end(chunk, new, |end| each(&chunk[..end]))
+    })?;
+    if !is_of_rust {
+        return Ok(());
+    }
+    let is_in_rust = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    elf.each_chunk(&data, LENGTH, |chunk, new| {
+        let before = chunk[..new].iter().rev();
+        let mut length = before.take_while(|byte| is_in_rust(**byte)).count();
+        for end in new..chunk.len() {
+            if !is_in_rust(chunk[end]) {
+                length = 0;
+                continue;
+            }
+            length += 1;
+            if length >= MIN_LENGTH {
+                each(&chunk[end + 1 - length.min(LENGTH)..=end])?;
+            }
         }
         Ok(())
-    }
+    })
+}
 
+impl Gathered {
     /// Adds the name at the end of a text.
     fn add_end(&mut self, text: &[u8]) -> io::Result<()> {
         let text = &text[text.len().saturating_sub(LENGTH)..];

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::elf::Elf;
-use super::identity::{FileMemory, list_identity};
+use super::file_memory::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
 use super::loaded::Object;
 use super::names::{ScannedLibrary, read_each};

@@ -13,7 +13,7 @@ use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::identity::{FileMemory, list_identity};
+use super::file_memory::{FileMemory, list_identity};
 use super::real_paths::{Mounts, RealPaths, WatchedPaths};
 use crate::file_fingerprint::MountIdentity;
 use crate::framing;

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::clang_driver::{CLANG_VARIABLE, Candidate, candidates, runnable};
 use super::driver_names::DriverNames;
 use super::elf::Elf;
-use super::identity::{FileMemory, content_value, sha256_value};
+use super::file_memory::FileMemory;
+use super::identity::{content_value, sha256_value};
 use super::interchangeable::allocates;
 use super::key_neutral;
 use super::loaded;
@@ -66,6 +67,11 @@ impl Programs {
 }
 
 impl Tools {
+    /// The files whose change makes this outdated.
+    pub fn watched(&self) -> &WatchedPaths {
+        &self.watched
+    }
+
     /// Finds the programs, what these run if they are scripts, and the libraries that they would load. Keeps earlier results, of the
     /// same variables.
     ///
@@ -101,7 +107,7 @@ impl Tools {
         } = found;
         let names = match before.ingredients == ingredients {
             true => before.names.clone(),
-            false => Arc::new(DriverNames::of(scanned, memory).ok()?),
+            false => Arc::new(DriverNames::of(scanned)),
         };
         Some(Tools {
             ingredients,

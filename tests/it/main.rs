@@ -28,6 +28,7 @@ mod explain;
 mod extract;
 mod file_states;
 mod files_opened;
+mod first_build;
 mod foreign_files;
 mod functions;
 mod header_text;

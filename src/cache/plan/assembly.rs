@@ -14,42 +14,58 @@ use crate::key::options::Options;
 use crate::outcome::Bypass;
 use crate::shadow::{Base, Constants, Operation, Recipe};
 
-/// The ingredients of the call itself. They follow those of devices and driver in the key. A change of the order changes all
-/// keys.
-pub(super) fn call_ingredients(
-    inputs: &CallInputs<'_>,
-    targets: &[usize],
-    text: &CallText,
-    surroundings: Vec<Ingredient>,
-) -> Result<Vec<Ingredient>, Bypass> {
-    let driver = inputs.driver;
-    let mut all = base_ingredients(inputs, text);
-    all.push(match &text.options {
-        Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalized)),
-        None => Ingredient::new(Kind::Options, "NULL", []),
-    });
-    push_operation(&mut all, inputs)?;
-    all.extend(text.closure.ingredients());
-    if text.has_debug() {
-        let directory = std::env::current_dir().map_err(|_| Bypass::ReadsFile)?;
-        let directory = directory.as_os_str().as_bytes();
-        all.push(Ingredient::new(Kind::WorkingDirectory, "", directory));
-    }
-    if targets.len() < inputs.devices.len() {
-        all.extend(chosen(driver, &inputs.devices, targets));
-    }
-    let previous = inputs.previous.iter();
-    all.extend(previous.map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)));
-    all.extend(surroundings);
-    all.extend(driver.float_state()?);
-    if driver.profile.looks_at_executable {
-        let name = lasting_executable().ok_or(Bypass::UnidentifiedDriver)?;
-        all.push(Ingredient::new(Kind::Executable, "", name));
-    }
-    Ok(all)
+/// The ingredients of the call itself, in the order of the key. They follow those of devices and driver there. A change of the order
+/// changes all keys.
+pub(super) struct OwnIngredients {
+    before_surroundings: Vec<Ingredient>,
+    behind_surroundings: Vec<Ingredient>,
 }
 
-fn base_ingredients(inputs: &CallInputs<'_>, text: &CallText) -> Vec<Ingredient> {
+impl OwnIngredients {
+    pub(super) fn of(
+        inputs: &CallInputs,
+        targets: &[usize],
+        text: &CallText,
+    ) -> Result<OwnIngredients, Bypass> {
+        let driver = inputs.driver;
+        let mut before = base_ingredients(inputs, text);
+        before.push(match &text.options {
+            Some(options) => Ingredient::new(Kind::Options, "given", sha256(&options.normalized)),
+            None => Ingredient::new(Kind::Options, "NULL", []),
+        });
+        push_operation(&mut before, inputs)?;
+        before.extend(text.closure.ingredients());
+        if text.has_debug() {
+            let directory = std::env::current_dir().map_err(|_| Bypass::ReadsFile)?;
+            let directory = directory.as_os_str().as_bytes();
+            before.push(Ingredient::new(Kind::WorkingDirectory, "", directory));
+        }
+        if targets.len() < inputs.devices.len() {
+            before.extend(chosen(driver, &inputs.devices, targets));
+        }
+        let previous = inputs.previous.iter();
+        before.extend(previous.map(|previous| Ingredient::new(Kind::Previous, "", previous.key.0)));
+        let mut behind: Vec<Ingredient> = driver.float_state()?.collect();
+        if driver.profile.looks_at_executable {
+            let name = lasting_executable().ok_or(Bypass::UnidentifiedDriver)?;
+            behind.push(Ingredient::new(Kind::Executable, "", name));
+        }
+        Ok(OwnIngredients {
+            before_surroundings: before,
+            behind_surroundings: behind,
+        })
+    }
+
+    /// All of them, with those of the surroundings.
+    pub(super) fn with(self, surroundings: Vec<Ingredient>) -> Vec<Ingredient> {
+        let mut all = self.before_surroundings;
+        all.extend(surroundings);
+        all.extend(self.behind_surroundings);
+        all
+    }
+}
+
+fn base_ingredients(inputs: &CallInputs, text: &CallText) -> Vec<Ingredient> {
     match &inputs.base {
         Base::Source(_) => vec![text.source.ingredient()],
         Base::Il(code, constants) => {
@@ -60,14 +76,14 @@ fn base_ingredients(inputs: &CallInputs<'_>, text: &CallText) -> Vec<Ingredient>
     }
 }
 
-fn push_operation(all: &mut Vec<Ingredient>, inputs: &CallInputs<'_>) -> Result<(), Bypass> {
+fn push_operation(all: &mut Vec<Ingredient>, inputs: &CallInputs) -> Result<(), Bypass> {
     match &inputs.operation {
         Operation::Build => {}
         Operation::Compile(_) => all.push(Ingredient::new(Kind::Operation, "", *b"compile")),
         Operation::Link(of_context) => {
             all.push(Ingredient::new(Kind::Operation, "", *b"link"));
             // An input may have been compiled for another of several devices that are alike.
-            let targets = devices::targets(inputs.driver, of_context, inputs.arguments)?;
+            let targets = devices::targets(inputs.driver, of_context, &inputs.arguments)?;
             if targets.len() < of_context.len() {
                 all.extend(chosen(inputs.driver, of_context, &targets));
             }
@@ -98,9 +114,10 @@ fn input_ingredients(inputs: &[Arc<Recipe>]) -> Vec<Ingredient> {
 /// The recipe of a call that has this key.
 pub(super) fn recipe(
     key: Key,
-    inputs: CallInputs<'_>,
+    inputs: CallInputs,
     options: Option<&Options>,
     closure: Closure,
+    float_state: FloatState,
 ) -> Recipe {
     let earlier = || inputs.base.inputs().iter().chain(&inputs.previous);
     Recipe {
@@ -113,13 +130,13 @@ pub(super) fn recipe(
         closure,
         base: inputs.base,
         operation: inputs.operation,
-        arguments: inputs.arguments.clone(),
-        float_state: FloatState::of_thread(),
+        arguments: inputs.arguments,
+        float_state,
         previous: inputs.previous,
     }
 }
 
-fn own_texts(inputs: &CallInputs<'_>) -> usize {
+fn own_texts(inputs: &CallInputs) -> usize {
     let base = match &inputs.base {
         Base::Source(text) | Base::Il(text, _) => text.len(),
         Base::Linked(_) => 0,

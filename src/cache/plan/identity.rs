@@ -1,22 +1,20 @@
-//! What identifies the driver, its devices and its environment in a key.
+//! What identifies the driver and its environment in a key.
 
 use std::sync::Arc;
 
-use super::CallInputs;
+use super::Draft;
 use crate::cache::Cache;
 use crate::driver::environment::Reads;
 use crate::driver::loaded_changes;
 use crate::driver::look::Look;
-use crate::key::include::Closure;
+use crate::driver::moment::Moment;
 use crate::key::ingredients::Ingredient;
 use crate::outcome::Bypass;
 use crate::shadow::Base;
 
-/// The identity of driver, devices and surroundings.
+/// The identity of driver and surroundings.
 pub(super) struct CallIdentity {
-    /// One for each device. These, driver and bindings are shared by all keys of them.
-    pub(super) devices: Vec<Arc<[Ingredient]>>,
-    /// The driver's files.
+    /// The driver's files. These and the bindings are shared by all keys of the driver.
     pub(super) driver: Arc<[Ingredient]>,
     /// Libraries that answer for functions of the driver.
     pub(super) bindings: Arc<[Ingredient]>,
@@ -27,18 +25,20 @@ pub(super) struct CallIdentity {
 }
 
 impl Cache {
-    /// Identifies driver, devices and surroundings, or tells why that is impossible.
+    /// Identifies driver and surroundings, or tells why that is impossible. The driver is asked nothing. `moment`: the driver is
+    /// identified by what was loaded then, unless it is identified, and the caller saves what was learned of its files.
     pub(super) fn call_identity(
         &self,
-        inputs: &CallInputs<'_>,
-        closure: &Closure,
+        draft: &Draft,
+        moment: Option<&Moment>,
     ) -> Result<CallIdentity, Bypass> {
+        let inputs = &draft.inputs;
         let driver = inputs.driver;
-        let devices = driver
-            .device_identities(&inputs.devices)
-            .ok_or(Bypass::UnidentifiedDevice)?;
-        let loads = loaded_changes().loads;
+        let loads = moment.map_or_else(|| loaded_changes().loads, Moment::loads);
         let look = Look::new(self);
+        if let Some(moment) = moment {
+            driver.identify_as_at(moment, &look);
+        }
         let files = driver.identity(&look).ok_or(Bypass::UnidentifiedDriver)?;
         // Before there is a P', which lives by it.
         self.behavior(driver);
@@ -51,11 +51,13 @@ impl Cache {
         }
         let bindings = driver.bindings(&look)?;
         look.keep();
-        self.remember_digests();
+        if moment.is_none() {
+            self.remember_digests();
+        }
         let reads_unknown = match surroundings.reads {
             Reads::Nothing => false,
             Reads::HeadersElsewhere => {
-                !inputs.operation.headers().is_empty() || closure.names_any()
+                !inputs.operation.headers().is_empty() || draft.text.closure.names_any()
             }
             Reads::Files | Reads::Compilers => true,
         };
@@ -65,7 +67,6 @@ impl Cache {
             return Err(Bypass::OptionReadsFile);
         }
         Ok(CallIdentity {
-            devices,
             driver: files,
             bindings,
             surroundings: surroundings.ingredients,

@@ -6,7 +6,7 @@ use super::CallInputs;
 use crate::cache::Cache;
 use crate::cache::headers::{source_independent_closure, texts};
 use crate::cache::known_sources::{self, KnownHeaders, KnownSource, SourceDigest};
-use crate::driver::Driver;
+use crate::driver::{BuildArguments, Driver};
 use crate::key::include::Closure;
 use crate::key::options::{self, Options};
 use crate::key::source::{before_digits, is_spelled_by_environment};
@@ -39,9 +39,10 @@ impl CallText {
 
 impl Cache {
     /// Reads the texts of a call. A source that this process knows already is replaced by the copy that it shares.
-    pub(super) fn call_text(&self, inputs: &mut CallInputs<'_>) -> Result<CallText, Bypass> {
+    pub(super) fn call_text(&self, inputs: &mut CallInputs) -> Result<CallText, Bypass> {
         check_lengths(inputs)?;
-        let options = inputs.options().map(options::parse).transpose()?;
+        let options = written_options(&inputs.arguments);
+        let options = options.map(options::parse).transpose()?;
         let mut text = CallText {
             options,
             closure: Closure::default(),
@@ -60,16 +61,20 @@ impl Cache {
     /// Follows the headers of a source, unless the source is known to name none.
     fn source_and_headers(
         &self,
-        inputs: &mut CallInputs<'_>,
+        inputs: &mut CallInputs,
         options: Option<&Options>,
     ) -> Result<(Closure, SourceDigest), Bypass> {
-        let written = inputs.options();
         let CallInputs {
-            driver, operation, ..
+            driver,
+            operation,
+            arguments,
+            base,
+            ..
         } = inputs;
         let (driver, headers) = (*driver, operation.headers());
+        let written = written_options(arguments);
         let implicit = driver.profile.implicit_includes;
-        let Base::Source(text) = &mut inputs.base else {
+        let Base::Source(text) = base else {
             return Ok(Default::default());
         };
         let may_omit = may_omit_random_name(text, operation);
@@ -125,12 +130,18 @@ fn closure_of(known: &KnownSource, driver: &Driver, options: Option<&Options>) -
     }
 }
 
-fn check_lengths(inputs: &CallInputs<'_>) -> Result<(), Bypass> {
+/// The options as the application wrote them; None is NULL.
+fn written_options(arguments: &BuildArguments) -> Option<&[u8]> {
+    let options = arguments.options.as_ref();
+    options.map(|options| options.as_bytes())
+}
+
+fn check_lengths(inputs: &CallInputs) -> Result<(), Bypass> {
     let text = match &inputs.base {
         Base::Source(text) | Base::Il(text, _) => text.len(),
         Base::Linked(_) => 0,
     };
-    let options = inputs.options().map_or(0, <[u8]>::len);
+    let options = written_options(&inputs.arguments).map_or(0, <[u8]>::len);
     let headers = inputs.operation.headers().iter();
     let mut lengths = [text]
         .into_iter()

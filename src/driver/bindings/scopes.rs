@@ -9,7 +9,8 @@ use libloading::os::unix::{Library, RTLD_LAZY};
 
 use super::stand_ins::StandIns;
 use super::world::{Slot, World};
-use crate::driver::identity::{FileMemory, content_value};
+use crate::driver::file_memory::FileMemory;
+use crate::driver::identity::content_value;
 use crate::driver::loaded::Object;
 use crate::driver::mappings::Mappings;
 use crate::fork_safety;

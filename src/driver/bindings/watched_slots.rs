@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::world::World;
 use crate::driver::elf_image::{ElfImage, UnreadableImage, WatchedRelocations};
-use crate::driver::identity::{FileMemory, list_identity};
+use crate::driver::file_memory::{FileMemory, list_identity};
 use crate::driver::imported_names::ImportedNames;
 use crate::driver::interchangeable::{allocates, is_of_standard_library};
 use crate::driver::key_neutral::is_neutral;

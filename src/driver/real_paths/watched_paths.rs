@@ -59,6 +59,19 @@ impl WatchedPaths {
         self.states.get(path)
     }
 
+    /// The paths of what was read or listed, and the directories that only led there. None if some of that is below the working
+    /// directory, but for directories in which no library is.
+    pub fn absolute(&self) -> Option<[Vec<&Path>; 2]> {
+        let states = self.states.iter().map(|(path, _)| path.as_path());
+        let links = self.links.iter().map(|(path, _)| path.as_path());
+        let read: Vec<&Path> = states.chain(links).collect();
+        let directories = self.directories.iter().map(|(path, _)| path.as_path());
+        let directories: Vec<&Path> = directories.collect();
+        let mut all = read.iter().chain(&directories);
+        all.all(|path| path.is_absolute())
+            .then_some([read, directories])
+    }
+
     /// Whether nothing was looked at.
     pub fn is_empty(&self) -> bool {
         self.states.is_empty()

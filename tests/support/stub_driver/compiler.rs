@@ -67,6 +67,9 @@ fn begin(kind: &str, source: &[u8], options: &[u8]) {
     while config::is_stuck(text) {
         thread::sleep(Duration::from_secs(3600));
     }
+    while config::is_held() {
+        thread::sleep(Duration::from_millis(1));
+    }
     config::log(&format!("done {kind} {source:016x}"));
 }
 

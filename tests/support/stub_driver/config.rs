@@ -156,6 +156,11 @@ pub fn is_stuck(source: &[u8]) -> bool {
     })
 }
 
+/// Whether compilations do not end for now.
+pub fn is_held() -> bool {
+    env::var_os("STUB_HELD").is_some_and(|file| std::path::Path::new(&file).exists())
+}
+
 /// Whether the compilation of this source ends the process: it has the word that stands in this file.
 pub fn is_deadly(source: &str) -> bool {
     let word = env::var_os("STUB_CRASH").map(std::fs::read_to_string);

@@ -29,6 +29,7 @@
 //! | `STUB_KERNEL_MS` | 0 | how long it takes to create a kernel |
 //! | `STUB_LOAD_MS` | 0 | how long each build of a loaded binary takes |
 //! | `STUB_STUCK` | none | a file: the compilation that finds it, of a source that has the word in it, removes it and never ends |
+//! | `STUB_HELD` | none | a file: no compilation ends while it is there |
 //! | `STUB_CRASH` | none | a file with a word: the compilation of a source that has the word ends the process |
 //! | `STUB_INTRUDE` | none | a directory: a compilation tries what a confined process must not do, see `intruder` |
 //! | `STUB_BINARY_BYTES` | 0 | the size that binaries have at least |

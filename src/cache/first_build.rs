@@ -1,0 +1,165 @@
+//! The first build in an empty cache directory: the driver builds at once, and is identified meanwhile.
+//!
+//! In such a directory nothing can be found, but to identify the driver takes longer there than ever again: its files are searched for
+//! and read (measured: 0.1 to 0.25 s, where a small program compiles in 0.03 to 0.5 s). In a container or a CI job each run may be such
+//! a first run. So a thread identifies the driver while that builds, from what was loaded when the build began. The key is what it
+//! would have been before the build, if nothing has changed since: see [`crate::driver::moment`]. In doubt nothing is stored.
+//!
+//! Other processes that build the same text meanwhile wait as they would for a key, and then go the ordinary way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::plan::{Draft, Plan};
+use super::single_flight::BuildTurn;
+use super::{BuildCall, Cache, bake};
+use crate::driver::moment::Moment;
+use crate::driver::{Driver, loaded_changes, reentrancy};
+use crate::key::ingredients::Key;
+use crate::one_call;
+use crate::outcome::Bypass;
+use crate::own_threads::{self, Promise};
+use crate::shadow::{Origin, Ticket};
+use crate::store::Store;
+use crate::store::lock::{LockAttempt, LockGuard, Purpose};
+
+/// Identifying a driver reads into buffers from the heap, and calls the dynamic linker.
+const STACK: usize = 1 << 20;
+/// How long the thread may take to begin. Usually it takes 0.1 ms.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A build that has begun before its key is known.
+pub(super) struct FirstBuild {
+    driver: &'static Driver,
+    moment: Arc<Moment>,
+    planned: Promise<Planned>,
+    /// The right to build the text.
+    turn: BuildTurn,
+}
+
+struct Planned {
+    plan: Result<Box<Plan>, Bypass>,
+    /// Held for those who know the key.
+    guard: Option<LockGuard>,
+}
+
+/// How a build begins.
+pub(super) enum Beginning {
+    /// The driver builds now.
+    First(Box<FirstBuild>),
+    /// The cache may have the program.
+    Ordinary,
+    /// Another process builds the text of this digest first.
+    Behind(Key),
+}
+
+impl Cache {
+    /// Begins a first build, if this is one.
+    #[inline(never)] // its frame is gone when the driver compiles
+    pub(super) fn begin_first(&'static self, ticket: &Ticket, call: &BuildCall) -> Beginning {
+        let Some(store) = self.unused_store(ticket, call) else {
+            return Beginning::Ordinary;
+        };
+        // What has no key is found out again.
+        let Ok(draft) = self.draft(ticket, &call.arguments) else {
+            return Beginning::Ordinary;
+        };
+        let text = draft.text_key();
+        match store.locks().try_lock(Purpose::Build(text)) {
+            LockAttempt::Unavailable => Beginning::Ordinary,
+            LockAttempt::Taken => Beginning::Behind(text),
+            // Another process may have ended meanwhile.
+            LockAttempt::Got(_) if !store.is_unused() => Beginning::Ordinary,
+            LockAttempt::Got(guard) => match self.build_first(draft, guard) {
+                Some(first) => Beginning::First(Box::new(first)),
+                None => Beginning::Ordinary,
+            },
+        }
+    }
+
+    /// Plans a build that another process makes first: it is waited for.
+    #[inline(never)] // its frame is gone when the driver compiles
+    pub(super) fn plan_behind(
+        &self,
+        first: Beginning,
+        ticket: &Ticket,
+        call: &BuildCall,
+        started: Instant,
+    ) -> Result<Box<Plan>, Bypass> {
+        if let Beginning::Behind(text) = first {
+            self.wait_for_first(&text, ticket);
+        }
+        let plan = one_call::during(|| self.plan_call(ticket, call))?;
+        self.count_wait(&plan, true, started, "for a first build");
+        Ok(plan)
+    }
+
+    /// The store, if this may be the first build in it.
+    fn unused_store(&self, ticket: &Ticket, call: &BuildCall) -> Option<&Store> {
+        let is_simple = call.headers.is_none()
+            && !call.odd
+            && !ticket.built
+            && !ticket.driver.has_identity()
+            && matches!(ticket.origin, Origin::Source(_))
+            && !self.switch.look();
+        if !is_simple || bake::is_baker() || !self.looks_up() || reentrancy::is_nested() {
+            return None;
+        }
+        let store = self.written_store()?;
+        let may_find =
+            self.remote.is_some() || !store.is_unused() || self.tiers.used().next().is_some();
+        (!may_find && own_threads::useful(1) > 0).then_some(store)
+    }
+
+    fn build_first(&'static self, draft: Draft, guard: LockGuard) -> Option<FirstBuild> {
+        let driver = draft.driver();
+        if draft.is_large() {
+            return None;
+        }
+        let moment = Arc::new(driver.moment()?);
+        let at_begin = moment.clone();
+        let plan = move || {
+            let plan = one_call::during(|| self.plan_as_at(draft, &at_begin));
+            let lock = |plan: &Plan| {
+                let locks = self.written_store()?.locks();
+                match locks.try_lock(Purpose::Build(plan.key())) {
+                    LockAttempt::Got(guard) => Some(guard),
+                    LockAttempt::Taken | LockAttempt::Unavailable => None,
+                }
+            };
+            let guard = plan.as_deref().ok().and_then(lock);
+            // Last: from now on others plan as usual, and find the key taken.
+            self.remember_digests();
+            Planned { plan, guard }
+        };
+        // Whoever calls us may hold the dynamic linker's lock.
+        let first = || {
+            loaded_changes();
+        };
+        let planned = Promise::new(STACK, PATIENCE, first, plan)?;
+        tracing::debug!("a first build: the driver is identified meanwhile");
+        Some(FirstBuild {
+            driver,
+            moment,
+            planned,
+            turn: BuildTurn::of(guard),
+        })
+    }
+}
+
+impl FirstBuild {
+    /// The plan of the build, when the driver has built, and the turns that end with it.
+    pub(super) fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, Vec<BuildTurn>) {
+        let mut turns = vec![self.turn];
+        // In a forked child there is no thread.
+        let Some(Planned { plan, guard }) = self.planned.wait() else {
+            return (Err(Bypass::UnidentifiedDriver), turns);
+        };
+        turns.extend(guard.map(BuildTurn::of));
+        let plan = plan.map(|mut plan| {
+            plan.is_settled = self.driver.is_as_at(&self.moment, cache);
+            plan
+        });
+        (plan, turns)
+    }
+}

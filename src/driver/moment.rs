@@ -1,0 +1,252 @@
+//! Whether what identifies a driver is as it was at an earlier moment.
+//!
+//! To identify a driver takes a tenth of a second or more in the first process of an empty cache directory, and nothing can be served
+//! there. So the driver builds at once, and it is identified meanwhile and afterwards. That is sound only if nothing which identifies
+//! it has changed since the build began. Nobody has looked at its files before, so this follows from the times of their last changes,
+//! which only this kernel sets (see `file_fingerprint`): they are all older than that moment. Whatever does not tell, tells of a
+//! change.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Driver;
+use super::environment::OpeningVariables;
+use super::file_memory::FileMemory;
+use super::loaded::{self, LoadedObjects};
+use super::real_paths::WatchedPaths;
+use super::search_path::library_path_at_start;
+use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems};
+use crate::proc_file;
+
+/// By how much older a change must be, in nanoseconds: kernels take the time of the last tick, of which there are at least 100 in a second.
+const MARGIN: i128 = 100_000_000;
+/// What has changed so shortly before a build is still changing, perhaps: a driver is being installed.
+const SETTLED: i128 = 2_000_000_000;
+/// By how much the two clocks may differ more than before. Smaller than [`MARGIN`].
+const MAX_STEP: u128 = 50_000_000;
+/// Where every search for libraries looks, and what leads there. They are young where a container has just been made.
+const USUAL: [&str; 3] = ["/etc/ld.so.cache", "/usr/lib", "/lib"];
+
+/// What cannot be told of a moment afterwards.
+pub struct Moment {
+    pub(super) loaded: LoadedObjects,
+    variables: OpeningVariables,
+    mounts: Vec<u8>,
+    ways: Ways,
+    clocks: Clocks,
+}
+
+/// Which directories lead to what is loaded, and to where it is searched for. Programs may make files in these at any time.
+#[derive(Default)]
+struct Ways(HashMap<PathBuf, FileId>);
+
+impl Ways {
+    fn to(places: &BTreeSet<PathBuf>) -> Ways {
+        let above = places.iter().flat_map(|place| place.ancestors().skip(1));
+        let above: BTreeSet<&Path> = above.collect();
+        let found = above.into_iter().filter_map(|path| {
+            let metadata = std::fs::symlink_metadata(path).ok()?;
+            Some((path.to_owned(), FileFingerprint::of(&metadata).file))
+        });
+        Ways(found.collect())
+    }
+}
+
+/// The time of the day, and how far it is from a clock that nobody sets. In nanoseconds.
+#[derive(Clone, Copy)]
+struct Clocks {
+    day: i128,
+    apart: i128,
+}
+
+impl Clocks {
+    fn now() -> Clocks {
+        let nanoseconds = |clock| {
+            let now = clock_gettime(clock);
+            i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+        };
+        let day = nanoseconds(ClockId::Realtime);
+        Clocks {
+            day,
+            apart: day - nanoseconds(ClockId::Boottime),
+        }
+    }
+
+    /// Whether somebody has set the time of the day since.
+    fn are_set_since(self) -> bool {
+        (Clocks::now().apart - self.apart).unsigned_abs() > MAX_STEP
+    }
+}
+
+/// The mounts of this process: another file system may come to the place of one.
+fn mounts() -> Option<Vec<u8>> {
+    proc_file::read_own("mountinfo").ok()
+}
+
+impl Moment {
+    /// The number of libraries that had been loaded.
+    pub fn loads(&self) -> u64 {
+        self.loaded.changes.loads
+    }
+}
+
+impl Driver {
+    /// This moment, before a build. None: what identifies the driver has just changed, or depends on files that only a variable names.
+    pub fn moment(&self) -> Option<Moment> {
+        let clocks = Clocks::now();
+        let loaded = LoadedObjects::now();
+        let variables = OpeningVariables::now(self.profile);
+        let mut places: BTreeSet<PathBuf> = USUAL.map(PathBuf::from).into();
+        places.extend(library_path_at_start());
+        if !self.profile.tools.is_empty() {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            places.extend(std::env::split_paths(&path));
+        }
+        for object in loaded.objects.iter().filter(|object| object.is_in_a_file()) {
+            places.extend(object.path.parent().map(Path::to_owned));
+            places.insert(object.path.clone());
+        }
+        places.retain(|place| place.is_absolute());
+        let ways = Ways::to(&places);
+        let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
+        let before = clocks.day - SETTLED;
+        if variables.name_files(self.profile) || !are_settled_at(before, &places, &[], &ways) {
+            return None;
+        }
+        Some(Moment {
+            loaded,
+            variables,
+            mounts: mounts()?,
+            ways,
+            clocks,
+        })
+    }
+
+    /// Whether what identifies the driver, and its surroundings, is as it was then. False: it is unknown.
+    ///
+    /// Directories below the working directory in which no library is may have had one then: programs write there at any time. If the
+    /// driver has opened it, that is seen as with each library that nothing names (see `late`).
+    pub fn is_as_at(&self, moment: &Moment, memory: &dyn FileMemory) -> bool {
+        let Some(known) = self.known_identity(memory) else {
+            return false;
+        };
+        let tools = match self.profile.tools.is_empty() {
+            true => None,
+            false => match self.variables.tools_now() {
+                Some(tools) => Some(tools),
+                None => return false,
+            },
+        };
+        let watched = tools.iter().map(|tools| tools.watched());
+        let mut watched = watched.chain([known.watched()]);
+        let is_settled = |watched: &WatchedPaths| {
+            let paths = watched.absolute();
+            paths.is_some_and(|[read, led]| {
+                are_settled_at(moment.clocks.day, &read, &led, &moment.ways)
+            })
+        };
+        let unchanged = [
+            (
+                "libraries",
+                loaded::changes().unloads == moment.loaded.changes.unloads,
+            ),
+            (
+                "variables",
+                OpeningVariables::now(self.profile) == moment.variables,
+            ),
+            ("files", watched.all(is_settled)),
+            ("mounts", mounts().as_ref() == Some(&moment.mounts)),
+            ("clock", !moment.clocks.are_set_since()),
+        ];
+        let changed = unchanged.iter().find(|(_, is_unchanged)| !is_unchanged);
+        if let Some((what, _)) = changed {
+            tracing::debug!(what, "it may have changed since the build began");
+        }
+        changed.is_none()
+    }
+}
+
+/// Whether what is at these absolute paths, if anything, was last changed before this time, and so was what leads there, unless that is
+/// known to be what led there then. `led`: directories that were only passed.
+fn are_settled_at(day: i128, read: &[&Path], led: &[&Path], ways: &Ways) -> bool {
+    let mut systems = FileSystems::default();
+    let mut is_settled = |path: &Path, is_read: bool| {
+        let Ok(metadata) = std::fs::symlink_metadata(path) else {
+            return true; // the directory where it is not tells whether it was there
+        };
+        let own = FileFingerprint::of(&metadata);
+        if !is_read && ways.0.get(path) == Some(&own.file) {
+            return true;
+        }
+        let target = metadata.is_symlink().then(|| FileFingerprint::at(path));
+        let mut states = [Some(own), target.flatten()].into_iter().flatten();
+        states.all(|state| {
+            let changed = systems.kernels_change_time(&state, path);
+            changed.is_some_and(|changed| changed + MARGIN < day)
+        })
+    };
+    let is_read: BTreeSet<&Path> = read.iter().copied().collect();
+    let above = read.iter().flat_map(|path| path.ancestors().skip(1));
+    let above = above.chain(led.iter().flat_map(|path| path.ancestors()));
+    let above: BTreeSet<&Path> = above.filter(|path| !is_read.contains(path)).collect();
+    let mut all = is_read.iter().map(|path| (path, true));
+    let mut above = above.iter().map(|path| (path, false));
+    let unsettled =
+        (all.by_ref().chain(above.by_ref())).find(|(path, is_read)| !is_settled(path, *is_read));
+    if let Some((unsettled, _)) = unsettled {
+        let file = crate::log::path(unsettled);
+        tracing::debug!(%file, "this file has just changed, or its file system does not tell when");
+    }
+    unsettled.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long before now, and long after it.
+    fn around() -> [i128; 2] {
+        let now = Clocks::now().day;
+        [now - 3_600_000_000_000, now + 3_600_000_000_000]
+    }
+
+    #[test]
+    fn a_file_and_what_leads_there_must_be_older_than_the_moment() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
+        let file = directory.path().join("file");
+        let link = directory.path().join("link");
+        std::fs::write(&file, "").expect("written");
+        std::os::unix::fs::symlink("file", &link).expect("linked");
+        let [before, after] = around();
+        let is_settled = |day, path: &Path, ways: &Ways| are_settled_at(day, &[path], &[], ways);
+        let none = Ways::default();
+        for path in [file.as_path(), &link, directory.path(), &file.join("none")] {
+            assert!(!is_settled(before, path, &none), "{path:?}");
+            assert!(is_settled(after, path, &none), "{path:?}");
+        }
+        assert!(!is_settled(after, Path::new("/proc/self/status"), &none));
+        // A directory that led there then may get new files, but not one that is read or listed.
+        let ways = Ways::to(&[file.clone()].into());
+        let now = FileFingerprint::at(&file).expect("a file");
+        let changed = FileSystems::default().kernels_change_time(&now, &file);
+        let soon = changed.expect("a time") + MARGIN + 1;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(directory.path().join("other"), "").expect("written");
+        assert!(!is_settled(soon, &file, &none));
+        assert!(is_settled(soon, &file, &ways));
+        assert!(!is_settled(soon, directory.path(), &ways));
+        assert!(are_settled_at(soon, &[&file], &[directory.path()], &ways));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_is_noticed() {
+        let now = Clocks::now();
+        assert!(!now.are_set_since());
+        for step in [-1_000_000_000, 1_000_000_000] {
+            let apart = now.apart + step;
+            assert!(Clocks { apart, ..now }.are_set_since());
+        }
+    }
+}

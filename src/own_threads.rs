@@ -1,0 +1,280 @@
+//! Threads of ours in a process that is not.
+//!
+//! They handle no signal, since the application's handlers run in its own threads. There are none
+//! - if the program limits its address space, of which the allocator takes 64 MiB for each thread,
+//! - if the program has a filter of system calls that its parent does not have: it may end a process that starts a thread.
+
+#![allow(unsafe_code)] // masks signals
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getppid, getrlimit};
+
+use crate::fork_generation::generation;
+use crate::fork_safety::{Mutex, Signal};
+use crate::proc_file;
+
+/// How long a thread that waits sleeps before it looks again, should it not be woken.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Starts a thread that handles no signals.
+///
+/// # Errors
+/// There can be no more threads.
+pub fn start(stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let mut started = Ok(());
+    without_signals(|| {
+        let thread = thread::Builder::new().name("oclcache".into());
+        started = thread.stack_size(stack).spawn(run).map(drop);
+    });
+    started
+}
+
+/// What a function that runs on another thread is going to return.
+pub struct Promise<T> {
+    shared: Arc<Shared<T>>,
+    /// The process that has the thread.
+    generation: u64,
+}
+
+struct Shared<T> {
+    /// None until the function has returned, and again when its result was taken.
+    result: Mutex<Option<T>>,
+    state: AtomicU8,
+    changed: Signal,
+}
+
+/// What [`Shared::state`] says, in this order.
+const STARTED: u8 = 0;
+const BEGUN: u8 = 1;
+const OVER: u8 = 2;
+/// The thread has not begun in time, and does nothing.
+const GIVEN_UP: u8 = 3;
+
+impl<T: Send + 'static> Promise<T> {
+    /// Runs two functions on a thread of its own. None: it could not be started, or has not run the first one within this time.
+    ///
+    /// The first should need what the second needs: the caller may hold a lock of the C library's, for which the thread would wait
+    /// as long as the caller waits for it. That of the dynamic linker is held in each library's constructor.
+    pub fn new(
+        stack: usize,
+        patience: Duration,
+        first: impl FnOnce() + Send + 'static,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Promise<T>> {
+        let shared = Arc::new(Shared {
+            result: Mutex::new(None),
+            state: AtomicU8::new(STARTED),
+            changed: Signal::new(),
+        });
+        let of_thread = shared.clone();
+        let started = start(stack, move || {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                first();
+                of_thread.goes_on(BEGUN).then(run)
+            }));
+            *of_thread.result.lock() = result.ok().flatten();
+            of_thread.state.store(OVER, Ordering::Release);
+            of_thread.changed.notify();
+        });
+        started.ok()?;
+        let until = Instant::now() + patience;
+        loop {
+            let seen = shared.changed.now();
+            if shared.state.load(Ordering::Acquire) != STARTED {
+                let generation = generation();
+                return Some(Promise { shared, generation });
+            }
+            if Instant::now() >= until && shared.goes_on(GIVEN_UP) {
+                return None;
+            }
+            shared.changed.wait(seen, until);
+        }
+    }
+
+    /// Waits for the result. None: a function has panicked, or this is a forked child, which has no such thread.
+    pub fn wait(self) -> Option<T> {
+        loop {
+            let seen = self.shared.changed.now();
+            if self.shared.state.load(Ordering::Acquire) == OVER {
+                return self.shared.result.lock().take();
+            }
+            if self.generation != generation() {
+                return None;
+            }
+            self.shared.changed.wait(seen, Instant::now() + LOOK_AGAIN);
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    /// Leaves the first state for this one. False: it was left before.
+    fn goes_on(&self, next: u8) -> bool {
+        let left = self
+            .state
+            .compare_exchange(STARTED, next, Ordering::AcqRel, Ordering::Acquire);
+        self.changed.notify();
+        left.is_ok()
+    }
+}
+
+/// Runs with all signals blocked, as threads inherit it that are started meanwhile: the application's handlers run in its own threads.
+fn without_signals(run: impl FnOnce()) {
+    // SAFETY: both sets are ours, all zeros is a set without signals, and the mask is that of this thread alone.
+    let before = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    run();
+    // SAFETY: the set is the mask that this thread had.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+}
+
+/// How many threads, of at most so many, would have a processor beside the caller, and may be started.
+pub fn useful(most: usize) -> usize {
+    let is_limited = getrlimit(Resource::As).current.is_some();
+    if is_limited || has_own_filter() {
+        return 0;
+    }
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    (processors - 1).min(most)
+}
+
+/// Whether the program has a filter of system calls that its parent does not have. A container has one for all its processes.
+fn has_own_filter() -> bool {
+    let filters =
+        |process: &str| filters(&proc_file::read(&format!("/proc/{process}/status")).ok()?);
+    match filters("self") {
+        Some(0) => false,
+        own => {
+            let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
+            own.is_none() || parent.and_then(|parent| filters(&parent)) != own
+        }
+    }
+}
+
+/// How many filters a process has. None: the system does not tell.
+fn filters(status: &[u8]) -> Option<u32> {
+    let field = |name: &str| {
+        let mut lines = status.split(|byte| *byte == b'\n');
+        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+        std::str::from_utf8(value).ok()?.trim().parse().ok()
+    };
+    match field("Seccomp:") {
+        Some(0) => Some(0),
+        _ => field("Seccomp_filters:"), // since Linux 5.9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    const STACK: usize = 256 << 10;
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Which signals this thread blocks.
+    fn blocked() -> Vec<i32> {
+        // SAFETY: the set is ours, all zeros is a set without signals, and nothing is changed.
+        let set = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+            set
+        };
+        // SAFETY: the set is a set, and the numbers are those of signals.
+        let is_blocked = |signal: &i32| unsafe { libc::sigismember(&set, *signal) == 1 };
+        (1..32).filter(is_blocked).collect()
+    }
+
+    #[test]
+    fn a_thread_handles_no_signals_and_hands_over_its_result() {
+        let own = blocked();
+        let promise = Promise::new(STACK, PATIENCE, || {}, blocked).expect("a thread");
+        let all = (1..32).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal));
+        assert_eq!(promise.wait(), Some(all.collect()));
+        assert_eq!(blocked(), own);
+        let promise = Promise::new(STACK, PATIENCE, || {}, || panic!("in a thread"));
+        assert_eq!(promise.expect("a thread").wait(), None::<()>);
+    }
+
+    #[test]
+    fn a_thread_that_cannot_begin_is_given_up_and_does_nothing() {
+        let held = Arc::new(Mutex::new(0));
+        let (first, second) = (held.clone(), held.clone());
+        let guard = held.lock();
+        let short = Duration::from_millis(10);
+        let promise = Promise::new(
+            STACK,
+            short,
+            move || *first.lock() += 1,
+            move || *second.lock() += 2,
+        );
+        assert!(promise.is_none());
+        drop(guard);
+        // Both are dropped when the thread ends.
+        let deadline = Instant::now() + PATIENCE;
+        while Arc::strong_count(&held) > 1 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*held.lock(), 1);
+    }
+
+    #[test]
+    fn a_child_that_is_forked_meanwhile_does_not_wait_for_the_thread() {
+        let may_end = Arc::new(AtomicBool::new(false));
+        let seen = may_end.clone();
+        let promise = Promise::new(
+            STACK,
+            PATIENCE,
+            || {},
+            move || {
+                while !seen.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            },
+        );
+        let promise = promise.expect("a thread");
+        // SAFETY: the child calls what is tested, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let is_none = promise.wait().is_none();
+            // SAFETY: it ends the child.
+            unsafe { libc::_exit(i32::from(!is_none)) };
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut status = -1;
+        // SAFETY: of a child of this process.
+        while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+            if Instant::now() > deadline {
+                // SAFETY: as above.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        may_end.store(true, Ordering::SeqCst);
+        assert_eq!(promise.wait(), Some(()));
+        assert_eq!(status, 0, "the child hung");
+    }
+
+    #[test]
+    fn filters_are_read_from_the_status() {
+        for (status, expected) in [
+            ("Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n", Some(0)),
+            ("Seccomp:\t2\nSeccomp_filters:\t3\n", Some(3)),
+            ("Seccomp:\t2\n", None),
+            ("Seccomp:\t0\n", Some(0)),
+            ("", None),
+        ] {
+            assert_eq!(filters(status.as_bytes()), expected, "{status}");
+        }
+    }
+}

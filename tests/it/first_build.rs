@@ -1,0 +1,170 @@
+//! The first build in an empty cache directory, which the driver makes while it is identified.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::support::{Driver, Sandbox, Way, copy_program, example};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 5; }\n";
+/// What the log says of such a build.
+const FIRST: &str = "a first build";
+/// A driver whose files are younger is identified first.
+const SETTLED: Duration = Duration::from_millis(2500);
+
+const FAR_TOO_LONG: Duration = Duration::from_secs(60);
+
+fn builder(sandbox: &Sandbox) -> Command {
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let mut command = sandbox.command(Way::Cached, example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    command
+}
+
+/// The key of each build, with its outcome.
+fn outcomes(log: &str) -> Vec<(String, String)> {
+    let field = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(&format!("{name}=\""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let builds = log.lines().filter(|line| line.contains("outcome="));
+    let builds = builds.filter_map(|line| Some((field(line, "outcome")?, field(line, "key")?)));
+    builds.collect()
+}
+
+#[test]
+fn the_first_build_serves_the_next_process_and_has_the_key_that_it_would_have_later() {
+    for driver in Driver::ALL {
+        let Some(mut sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        sandbox.set("OCLCACHE_LOG", "debug");
+        let ran = [(); 3].map(|()| sandbox.run(&mut builder(&sandbox)).ok());
+        let [first, second, _] = &ran;
+        assert!(
+            first.stderr.contains(FIRST),
+            "{driver:?}:\n{}",
+            first.stderr
+        );
+        assert!(!second.stderr.contains(FIRST), "{driver:?}");
+        let logs: Vec<_> = ran.iter().map(|ran| outcomes(&ran.stderr)).collect();
+        let [(how, key)] = &logs[0][..] else {
+            panic!("{driver:?}: {logs:?}");
+        };
+        assert_eq!(how, "miss", "{driver:?}");
+        let hit = vec![("hit".to_owned(), key.clone())];
+        assert_eq!(
+            logs[1..],
+            [hit.clone(), hit],
+            "{driver:?}, log:\n{}",
+            first.stderr
+        );
+        assert_eq!(first.stdout, second.stdout, "{driver:?}");
+    }
+}
+
+/// The stub alone in a directory, in a build that does not end.
+struct Held {
+    sandbox: Sandbox,
+    /// What has the directory.
+    home: TempDir,
+    directory: PathBuf,
+    build: Child,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.build.kill();
+        let _ = self.build.wait();
+    }
+}
+
+impl Held {
+    fn new() -> Held {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let directory = home.path().join("lib");
+        fs::create_dir(&directory).expect("made");
+        let library = directory.join("libstub.so");
+        copy_program(example("libstub_driver.so"), &library);
+        let mut sandbox = Sandbox::of_library(library.to_str().expect("UTF-8"));
+        sandbox.without_spy();
+        sandbox.set("OCLCACHE_LOG", "debug");
+        sandbox.set("STUB_HELD", sandbox.path("held"));
+        sandbox.write("held", "");
+        std::thread::sleep(SETTLED);
+        let mut command = builder(&sandbox);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let build = command.spawn().expect("the client");
+        let held = Held {
+            sandbox,
+            home,
+            directory,
+            build,
+        };
+        let started = Instant::now();
+        while held.sandbox.compilations() == 0 {
+            assert!(started.elapsed() < FAR_TOO_LONG, "it does not build");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        held
+    }
+
+    /// Lets the build end, and gives its log and how the next two processes get the program.
+    #[track_caller]
+    fn end(mut self) -> (String, Vec<String>) {
+        fs::remove_file(self.sandbox.path("held")).expect("removed");
+        let log = self.build.stderr.take().expect("a pipe");
+        let log = std::io::read_to_string(log).expect("text");
+        assert!(
+            self.build.wait().expect("a child of ours").success(),
+            "{log}"
+        );
+        assert!(log.contains(FIRST), "{log}");
+        let later = [(); 2].map(|()| self.sandbox.run(&mut builder(&self.sandbox)).ok());
+        let later = later.iter().flat_map(|ran| outcomes(&ran.stderr));
+        (log, later.map(|(how, _)| how).collect())
+    }
+}
+
+#[test]
+fn a_first_build_is_stored_if_nothing_changes_meanwhile() {
+    let held = Held::new();
+    // Others make files beside what leads to the driver.
+    fs::write(held.home.path().join("other"), "").expect("written");
+    let (log, later) = held.end();
+    assert_eq!(later, ["hit", "hit"], "log:\n{log}");
+}
+
+#[test]
+fn a_first_build_is_not_stored_if_what_identifies_the_driver_changes_meanwhile() {
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 3] = [
+        ("the library's rights", |directory| {
+            use std::os::unix::fs::PermissionsExt;
+            let rights = fs::Permissions::from_mode(0o700);
+            fs::set_permissions(directory.join("libstub.so"), rights).expect("changed");
+        }),
+        ("a library that comes and goes", |directory| {
+            let library = directory.join("libhelper.so");
+            copy_program(example("libhelper.so"), &library);
+            fs::remove_file(library).expect("removed");
+        }),
+        ("a directory that is moved away and back", |directory| {
+            let away = directory.with_extension("away");
+            fs::rename(directory, &away).expect("moved");
+            fs::rename(away, directory).expect("moved back");
+        }),
+    ];
+    for (what, change) in changes {
+        let held = Held::new();
+        change(&held.directory);
+        let (log, later) = held.end();
+        assert_eq!(later, ["miss", "hit"], "{what}, log:\n{log}");
+        assert!(log.contains("not stored"), "{what}, log:\n{log}");
+    }
+}
