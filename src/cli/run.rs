@@ -61,13 +61,18 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         refuse_option(&self.command[0])?;
+        let config = Config::read();
+        if self.cold && config.must_hit() {
+            return Err(Failure::usage(
+                "`--cold` has everything compiled, and `must_hit` allows nothing to be; set OCLCACHE_MUST_HIT=0 for a cold run",
+            ));
+        }
         if self.cold {
             return cold::run(self.quiet, &self.command);
         }
         let own = own_path()?;
         let library = library(&own)?;
         let vendors = vendors()?;
-        let config = Config::read();
         let place = match RunDirectory::open(&config, &library) {
             Ok(place) => place,
             Err(why) => {
