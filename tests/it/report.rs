@@ -166,6 +166,9 @@ fn its_numbers_are_those_of_stats() {
     );
     assert!(page.contains("Content-Security-Policy"));
     assert!(text(document.root()).contains("option -DN=1 became -DN=2"));
+    // What is code in a message is code on the page.
+    assert!(page.contains("<code>oclcache doctor</code>"), "{page}");
+    assert!(!page.contains('`'), "{page}");
 }
 
 #[test]
