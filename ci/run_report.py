@@ -217,7 +217,7 @@ def look(browser, page, name, scheme):
     if widest > width:
         wrong.append(f"{widest} pixels wide on a screen of {width}")
     title, color = evaluate("document.title"), evaluate("getComputedStyle(document.body).backgroundColor")
-    if title != "oclcache: what was saved":
+    if title != "oclcache: what was served":
         wrong.append(f"its title is {title!r}")
     if color in ("rgba(0, 0, 0, 0)", "rgb(255, 255, 255)"):
         wrong.append("its style is not applied")

@@ -317,18 +317,11 @@ impl Config {
                 ))
             };
         }
-        let default = match BUILT_DIR {
-            Some("") => {
-                return Err("this build has no default directory; set OCLCACHE_DIR".into());
-            }
-            Some(built) => expand_home(built, self.home.as_deref()),
-            None => match (&self.cache_home, &self.home) {
-                (Some(cache_home), _) => Some(cache_home.join("oclcache")),
-                (None, Some(home)) => Some(home.join(".cache/oclcache")),
-                (None, None) => None,
-            },
-        };
-        let default = default
+        if BUILT_DIR == Some("") {
+            return Err("this build has no default directory; set OCLCACHE_DIR".into());
+        }
+        let default = self
+            .default_directory()
             .ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set; set OCLCACHE_DIR")?;
         // Under sudo HOME may still be the caller's, in whose directories root must leave no files.
         let parent = default
@@ -353,6 +346,27 @@ impl Config {
                 "`{}` has no existing parent; make one, or set OCLCACHE_DIR",
                 crate::log::path(&default)
             )),
+        }
+    }
+
+    /// The default cache directory, if it belongs to another user but is in this user's home, as after root has restored it there.
+    pub fn foreign_directory(&self) -> Option<PathBuf> {
+        let is_own = |path: &Path| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some(metadata.uid() == rustix::process::geteuid().as_raw())
+        };
+        let is_default = self.value(Name::Dir).1 == ValueSource::Default;
+        let default = self.default_directory().filter(|_| is_default)?;
+        let home = self.home.as_ref().or(self.cache_home.as_ref())?;
+        (is_own(home)? && !is_own(&default)?).then_some(default)
+    }
+
+    fn default_directory(&self) -> Option<PathBuf> {
+        match (BUILT_DIR, &self.cache_home, &self.home) {
+            (Some(built), ..) => expand_home(built, self.home.as_deref()),
+            (None, Some(cache_home), _) => Some(cache_home.join("oclcache")),
+            (None, None, Some(home)) => Some(home.join(".cache/oclcache")),
+            (None, None, None) => None,
         }
     }
 }

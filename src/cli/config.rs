@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
-use super::open::tiers;
+use super::open::{directory_or_why, tiers};
 use super::output::{print, print_json, say};
 use super::remote;
 use crate::cache::behavior;
@@ -96,7 +96,7 @@ fn parse(key: &OsStr) -> Result<SettingName, Failure> {
 /// The value of a setting, or why the cache is off.
 fn value_of(config: &Config, setting: &Setting) -> Result<OsString, String> {
     match setting.name {
-        Name::Dir => config.directory().map(PathBuf::into_os_string),
+        Name::Dir => directory_or_why(config).map(PathBuf::into_os_string),
         name => Ok(shown(name, &config.value(name).0)),
     }
 }
@@ -320,7 +320,8 @@ fn show(json: bool) -> Result<ExitCode, Failure> {
         Err(_) => Ok(None), // shown below
     };
     let store = opened.unwrap_or_else(|error| {
-        say(&format!("oclcache: the cache is off: {error}"));
+        let why = Failure::from(error).message;
+        say(&format!("oclcache: the cache is off: {why}"));
         None
     });
     for tier in tiers(&config).all() {

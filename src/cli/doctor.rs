@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::{Args, Command, ValueHint};
 use indicatif::ProgressBar;
 
 use super::failure::Failure;
@@ -79,6 +79,11 @@ impl DoctorArgs {
             let json = self.json.then(|| OsString::from("--json"));
             let arguments = [OsString::from("doctor")].into_iter().chain(json);
             return super::remote::execute(&arguments.collect::<Vec<_>>());
+        }
+        if let Some(option) = self.option_of_program() {
+            say(&format!(
+                "oclcache: `{option}` went to the program; options of `doctor` come before it"
+            ));
         }
         let interrupt = Interrupt::listen()?;
         if let Some(wanted) = &self.qualify.qualify {
@@ -136,6 +141,21 @@ impl DoctorArgs {
             say(&format!("oclcache: {}", report.summary()));
         }
         Ok(ExitCode::from(u8::from(report.is_wrong())))
+    }
+}
+
+impl DoctorArgs {
+    /// An option of `doctor` that is the last argument of the program and its only option: it was probably meant for `doctor`.
+    fn option_of_program(&self) -> Option<&str> {
+        let (last, before) = self.program.get(1..)?.split_last()?;
+        let option = last.to_str()?;
+        let command = DoctorArgs::augment_args(Command::new("doctor"));
+        let is_ours = command
+            .get_arguments()
+            .filter_map(|argument| argument.get_long())
+            .any(|long| option.strip_prefix("--") == Some(long));
+        let has_others = before.iter().any(|word| word.as_bytes().starts_with(b"-"));
+        (is_ours && !has_others).then_some(option)
     }
 }
 

@@ -14,6 +14,7 @@ use clap::Args;
 use super::failure::Failure;
 use super::home::data_directory;
 use super::library::{library, own_path};
+use super::open::directory_or_why;
 use super::output::print;
 use super::vendors::{beside_directory, directory_of_loader, vendors_directory};
 use crate::config::Config;
@@ -86,6 +87,6 @@ fn make_directory(
     if let Some(made) = data_directory().and_then(|place| make(&place).ok()) {
         return Ok(made);
     }
-    let cache = config.directory().map_err(Failure::new)?;
+    let cache = directory_or_why(config).map_err(Failure::new)?;
     Ok(make(&cache)?)
 }

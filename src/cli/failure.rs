@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 
+use super::open::take_over;
 use crate::store::StoreError;
 
 /// Why a verb failed.
@@ -44,7 +46,10 @@ impl Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
+        let own = rustix::process::geteuid().as_raw();
+        let is_foreign = || std::fs::metadata(&error.path).is_ok_and(|file| file.uid() != own);
         let step = match error.error.kind() {
+            ErrorKind::PermissionDenied if is_foreign() => &take_over(&error.path),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "make room there, or set OCLCACHE_DIR to a directory elsewhere"
             }

@@ -16,6 +16,12 @@ pub fn own_path() -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(format_args!("cannot find this command: {error}")))
 }
 
+/// Whether this command belongs to the Python package, whose module is beside it. `pip` installs it for no shell, and it needs none.
+pub fn is_of_python_package() -> bool {
+    let own = own_path().unwrap_or_default();
+    own.with_file_name("__init__.py").is_file()
+}
+
 /// What to type for this command in a shell.
 pub fn typed() -> String {
     const NAME: &str = "oclcache";

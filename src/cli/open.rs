@@ -1,9 +1,11 @@
 //! Opens the cache that a verb works on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use super::output::quoted;
 use crate::config::Config;
+use crate::log::path;
 use crate::store::Store;
 use crate::store::tiers::Tiers;
 
@@ -12,9 +14,33 @@ use crate::store::tiers::Tiers;
 /// # Errors
 /// The cache is off.
 pub fn directory(config: &Config) -> Result<PathBuf, Failure> {
-    config
-        .directory()
-        .map_err(|why| Failure::new(format_args!("the cache is off: {why}")))
+    let words = |why| Failure::new(format_args!("the cache is off: {why}"));
+    directory_or_why(config).map_err(words)
+}
+
+/// The configured directory of the cache.
+///
+/// # Errors
+/// For people: why there is none, and what to do.
+pub fn directory_or_why(config: &Config) -> Result<PathBuf, String> {
+    config.directory().map_err(|why| {
+        let foreign = config.foreign_directory();
+        foreign.map_or(why, |foreign| {
+            let step = take_over(&foreign);
+            format!("`{}` belongs to another user; {step}", path(&foreign))
+        })
+    })
+}
+
+/// What to do about a directory that belongs to another user, as one that root has restored.
+pub fn take_over(directory: &Path) -> String {
+    let own = rustix::process::geteuid().as_raw();
+    let command = quoted(directory).map_or("`chown`".to_owned(), |directory| {
+        format!("`sudo chown -R {own} {directory}`")
+    });
+    format!(
+        "{command} makes it yours, if you trust its content; or set OCLCACHE_DIR to a directory of yours"
+    )
 }
 
 /// The store of the configured directory; None if there is none yet.

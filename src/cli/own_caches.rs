@@ -1,5 +1,5 @@
 //! What drivers' own caches would have avoided without ours: `oclcache doctor` has measured them, and `stats`, `run` and `report`
-//! leave it out of what is counted as avoided.
+//! leave it out of what is counted. Only where all was measured do they call the rest avoided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,42 @@ use crate::store::Store;
 use crate::store::driver_costs;
 use crate::store::stats::{Counter, Rows};
 
-const AVOIDED: &str = "compilation avoided is the compile time of the entries served, less the time to load them and what misses took \
-     longer.";
+/// What the compile time of the entries that were served is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServedTime {
+    /// Programs would have spent it: the drivers' own caches are measured, and what they would have avoided is left out.
+    Avoided,
+    /// A cache of the driver's own may have avoided it as well.
+    Unknown,
+}
+
+impl ServedTime {
+    /// In a sentence.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServedTime::Avoided => "compilation avoided",
+            ServedTime::Unknown => "compile time served",
+        }
+    }
+
+    /// As a title.
+    pub fn title(self) -> &'static str {
+        match self {
+            ServedTime::Avoided => "Compilation avoided",
+            ServedTime::Unknown => "Compile time served",
+        }
+    }
+
+    /// Above a column of a table.
+    pub fn head(self) -> &'static str {
+        match self {
+            ServedTime::Avoided => "avoided",
+            ServedTime::Unknown => "served",
+        }
+    }
+}
+
+const MEANING: &str = "is the compile time of the entries served, less the time to load them and what misses took longer.";
 
 /// The measured caches, by the driver's family and the name of the device: how long a build takes from the cache, in nanoseconds;
 /// None if the driver has no cache.
@@ -41,14 +75,21 @@ impl OwnCaches {
         });
     }
 
-    /// What *compilation avoided* is, for these counters.
+    /// What the time is called that is counted for these rows.
+    pub fn served_time(&self, rows: &Rows) -> ServedTime {
+        let served = served(rows);
+        match !served.is_empty() && served.iter().all(|labels| self.0.contains_key(labels)) {
+            true => ServedTime::Avoided,
+            false => ServedTime::Unknown,
+        }
+    }
+
+    /// What this time is, in words.
     pub fn meaning(&self, rows: &Rows) -> String {
-        let served = rows.by(|tag| (tag.driver.clone(), tag.device.clone()));
-        let served = served.into_iter();
-        let served = served.filter(|(_, totals)| totals.get(Counter::Hits) > 0);
-        let served: BTreeSet<_> = served.map(|(labels, _)| labels).collect();
+        let served = served(rows);
+        let served_time = self.served_time(rows);
         let measured = self.0.iter().filter(|(labels, _)| served.contains(*labels));
-        let mut words = AVOIDED.to_owned();
+        let mut words = format!("{} {MEANING}", served_time.name());
         for ((driver, device), load_ns) in measured {
             if let Some(load_ns) = load_ns {
                 let [driver, device] = [driver, device].map(|name| text(name.as_bytes()));
@@ -58,9 +99,11 @@ impl OwnCaches {
                 );
             }
         }
-        words += match served.iter().all(|labels| self.0.contains_key(labels)) {
-            true => " Where PyOpenCL has a warm cache of its own, a program saves less.",
-            false => {
+        words += match served_time {
+            ServedTime::Avoided => {
+                " Where PyOpenCL has a warm cache of its own, a program saves less."
+            }
+            ServedTime::Unknown => {
                 " Where the driver or PyOpenCL has a warm cache of its own, a program saves less: `oclcache doctor` measures that for drivers."
             }
         };
@@ -74,4 +117,12 @@ impl OwnCaches {
         });
         caches.collect()
     }
+}
+
+/// The drivers and devices for which entries were served.
+fn served(rows: &Rows) -> BTreeSet<(String, String)> {
+    let served = rows.by(|tag| (tag.driver.clone(), tag.device.clone()));
+    let served = served.into_iter();
+    let served = served.filter(|(_, totals)| totals.get(Counter::Hits) > 0);
+    served.map(|(labels, _)| labels).collect()
 }

@@ -61,13 +61,18 @@ pub struct RunArgs {
 impl RunArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         refuse_option(&self.command[0])?;
+        let config = Config::read();
+        if self.cold && config.must_hit() {
+            return Err(Failure::usage(
+                "`--cold` has everything compiled, and `must_hit` allows nothing to be; set OCLCACHE_MUST_HIT=0 for a cold run",
+            ));
+        }
         if self.cold {
             return cold::run(self.quiet, &self.command);
         }
         let own = own_path()?;
         let library = library(&own)?;
         let vendors = vendors()?;
-        let config = Config::read();
         let place = match RunDirectory::open(&config, &library) {
             Ok(place) => place,
             Err(why) => {
@@ -103,15 +108,15 @@ impl RunArgs {
         let missed = config.must_hit() && (compiled || is_unseen);
         match run {
             Ok(run) if missed && is_unseen && status.success() => {
-                let words = summary(&run, &config, &self.command);
+                let words = summary(&run, &OwnCaches::default(), &config, &self.command);
                 say(&format!("oclcache: OCLCACHE_MUST_HIT: {words}"));
             }
             Ok(_) if self.quiet => {}
             Ok(mut run) => {
-                if let Some(store) = usable_store(&config) {
-                    OwnCaches::read(&store).discount(&mut run.rows);
-                }
-                let words = summary(&run, &config, &self.command);
+                let store = usable_store(&config);
+                let own_caches = store.as_ref().map(OwnCaches::read).unwrap_or_default();
+                own_caches.discount(&mut run.rows);
+                let words = summary(&run, &own_caches, &config, &self.command);
                 say(&format!("oclcache: {words}"));
             }
             // A failure to read the counters does not change the exit code.
@@ -171,7 +176,12 @@ fn bake_now(command: &Path, quiet: bool, config: &Config, vendors: &OsStr) {
     }
 }
 
-fn summary(run: &RunCounts, config: &Config, command: &[OsString]) -> String {
+fn summary(
+    run: &RunCounts,
+    own_caches: &OwnCaches,
+    config: &Config,
+    command: &[OsString],
+) -> String {
     if run.processes == 0 {
         let why = if config.disables_all() {
             "the cache is disabled".to_owned()
@@ -211,8 +221,9 @@ fn summary(run: &RunCounts, config: &Config, command: &[OsString]) -> String {
         parts.push(format!("{} failed", totals.get(Counter::Failed)));
     }
     parts.push(format!(
-        "{} of compilation avoided",
-        seconds(totals.saved_ns())
+        "{} of {}",
+        seconds(totals.saved_ns()),
+        own_caches.served_time(&run.rows).name()
     ));
     parts.join(", ")
 }
@@ -262,7 +273,7 @@ mod tests {
         };
         run.rows.add(RowTag::default(), &totals);
         let config = Config::read_from(&|_| None, None);
-        summary(&run, &config, &["program".into()])
+        summary(&run, &OwnCaches::default(), &config, &["program".into()])
     }
 
     #[test]

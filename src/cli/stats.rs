@@ -15,7 +15,7 @@ use super::output::{print, print_json, say};
 use super::parse::{Since, parse_age, parse_since};
 use super::summary::{self, CacheSummary, Grouping};
 
-/// Show hits, misses and the compilation avoided
+/// Show hits, misses and compile times
 #[derive(Args, Default)]
 #[command(after_help = "Example: oclcache stats --by program --since 7d\nIn ccache: -s, -sv, -z")]
 pub struct StatsArgs {

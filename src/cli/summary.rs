@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::open::{directory, existing_store, tiers};
-use super::own_caches::OwnCaches;
+use super::own_caches::{OwnCaches, ServedTime};
 use crate::config::Config;
 use crate::filesystem::FileSystem;
 use crate::outcome::{Bypass, FormerName, Missed};
@@ -108,6 +108,11 @@ pub fn hit_rate(totals: &Totals) -> Option<f64> {
 }
 
 impl CacheSummary {
+    /// What the compile time of the entries served is called.
+    pub fn served_time(&self) -> ServedTime {
+        self.own_caches.served_time(&self.counted.rows)
+    }
+
     /// Reads the statistics and counts the entries. What the drivers' own caches would have avoided does not count as avoided.
     ///
     /// # Errors

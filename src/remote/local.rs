@@ -105,11 +105,27 @@ impl LocalStore {
         let limits = Limits::of(&settings.config);
         let store = Store::open(&settings.cache_directory()?, limits);
         let store = store.map_err(|error| error.to_string())?;
-        Ok(LocalStore {
+        let outbox = Outbox::open(&settings.config).ok();
+        Ok(LocalStore::of(settings, store, outbox))
+    }
+
+    /// The same store and outbox, opened for reading only; None if there is no store yet.
+    ///
+    /// # Errors
+    /// For people: there is no place for one, or it cannot be read.
+    pub(crate) fn open_existing(settings: &RemoteSettings) -> Result<Option<LocalStore>, String> {
+        let store = Store::open_existing(&settings.cache_directory()?);
+        let store = store.map_err(|error| error.to_string())?;
+        let outbox = Outbox::open_existing(&settings.config);
+        Ok(store.map(|store| LocalStore::of(settings, store, outbox)))
+    }
+
+    fn of(settings: &RemoteSettings, store: Store, outbox: Option<Outbox>) -> LocalStore {
+        LocalStore {
             name: socket::name(&settings.config, store.root()),
-            outbox: Outbox::open(&settings.config).ok(),
+            outbox,
             store,
-        })
+        }
     }
 
     /// The outbox; None if there is no place for it, so that nothing is sent.

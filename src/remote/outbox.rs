@@ -73,9 +73,24 @@ impl Outbox {
         Outbox::open_in(&state, &cache).map_err(|error| error.to_string())
     }
 
+    /// Opens the markers for reading only. None if there are none, or they cannot be read.
+    pub(super) fn open_existing(config: &Config) -> Option<Outbox> {
+        let state = Directory::open(&config.state_directory()?).ok()??;
+        let name = name_of(&config.directory().ok()?);
+        let open = |place| {
+            let place = state.open_below(place).ok()??;
+            place.open_below(&name).ok()?
+        };
+        Some(Outbox {
+            storing: open(STORING)?,
+            pending: open(OUTBOX)?,
+            sent: open(SENT)?,
+        })
+    }
+
     fn open_in(state: &Path, cache: &Path) -> Result<Outbox, StoreError> {
         let state = Directory::create_all(state)?;
-        let name = hex(&sha256(cache.as_os_str().as_bytes())[..NAME_BYTES]);
+        let name = name_of(cache);
         Ok(Outbox {
             storing: state.create(STORING)?.create(&name)?,
             pending: state.create(OUTBOX)?.create(&name)?,
@@ -187,6 +202,11 @@ impl Outbox {
     pub fn path(&self) -> &Path {
         self.pending.path()
     }
+}
+
+/// The name of the directories of a cache's markers.
+fn name_of(cache: &Path) -> String {
+    hex(&sha256(cache.as_os_str().as_bytes())[..NAME_BYTES])
 }
 
 fn keys(place: &Directory) -> Result<Vec<Key>, StoreError> {

@@ -160,6 +160,26 @@ fn what_is_no_cache_of_kernels_is_where_it_was() {
 }
 
 #[test]
+fn a_cold_run_that_must_hit_is_refused_before_the_program_starts() {
+    let mut sandbox = sandbox(Driver::Stub).expect("the stub is built with the tests");
+    let settings = sandbox.path("home/.config/oclcache");
+    fs::create_dir_all(&settings).expect("made");
+    for (variable, file, code) in [
+        ("1", "", 2),
+        ("", "must_hit = true\n", 2),
+        ("0", "must_hit = true\n", 0),
+    ] {
+        sandbox.set("OCLCACHE_MUST_HIT", variable);
+        fs::write(settings.join("config.toml"), file).expect("written");
+        let ran = cold(&sandbox, &["echo", "started"]);
+        assert_eq!(ran.code, Some(code), "{}", ran.stderr);
+        assert_eq!(ran.stdout.contains("started"), code == 0);
+        let says_what_to_do = ran.stderr.contains("set OCLCACHE_MUST_HIT=0");
+        assert_eq!(says_what_to_do, code == 2, "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_cold_run_that_is_ended_leaves_nothing() {
     let sandbox = sandbox(Driver::Stub).expect("the stub is built with the tests");
     let mut command = sandbox.command(Way::Bare, sandbox.installed());

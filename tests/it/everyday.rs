@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::stats::{build, earlier, plant, stats};
-use crate::support::{SOURCE, Sandbox, Way};
+use crate::support::{Driver, SOURCE, Sandbox, Way};
 
 fn filled(entries: usize) -> Sandbox {
     let sandbox = Sandbox::stub();
@@ -189,6 +189,8 @@ fn each_verb_that_returns_data_returns_json_with_the_version_of_its_form() {
     let key = key.as_str().expect("a key");
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
     let page = std::fs::read_to_string(page).expect("the page");
+    let archive = sandbox.path("a.tar.zst");
+    let archive = archive.to_str().expect("UTF-8");
     for verb in [
         &["stats"][..],
         &["list"],
@@ -201,7 +203,9 @@ fn each_verb_that_returns_data_returns_json_with_the_version_of_its_form() {
         &["path"],
         &["caches"],
         &["bake"],
-        &["export", "--dry-run", "a.tar.zst"],
+        &["export", "--dry-run", archive],
+        &["export", archive],
+        &["import", "--dry-run", archive],
         &["gc"],
         &["clear", "--dry-run"],
         &["clear"],
@@ -223,6 +227,37 @@ fn each_verb_that_returns_data_returns_json_with_the_version_of_its_form() {
             }
         }
     }
+}
+
+#[test]
+fn a_driver_is_meant_by_each_name_that_is_shown_of_it() {
+    let Some(sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    build(&sandbox, b"wave", SOURCE, "-DN=1").ok();
+    let listed = sandbox.oclcache(&["list"]).ok().stdout;
+    assert!(
+        listed.contains(" PoCL ") || listed.contains(" pocl "),
+        "{listed}"
+    );
+    for (driver, count) in [
+        ("PoCL", 1),
+        ("pocl", 1),
+        ("Portable Computing Language", 1),
+        ("rusticl", 0),
+    ] {
+        let listed = json(&sandbox, &["list", "--driver", driver, "--json"]);
+        assert_eq!(listed.as_array().map(Vec::len), Some(count), "{driver}");
+        let clear = ["clear", "--dry-run", "--json", "--driver", driver];
+        let keys = json(&sandbox, &clear)["keys"].as_array().map(Vec::len);
+        assert_eq!(keys, Some(count), "{driver}");
+        let export = ["export", "--dry-run", "--driver", driver, "a.tar.zst"];
+        let code = i32::from(count == 0);
+        assert_eq!(sandbox.oclcache(&export).code, Some(code), "{driver}");
+    }
+    let doctor = ["doctor", "--no-build", "--json", "--driver", "PoCL"];
+    let ran = sandbox.oclcache(&doctor).stdout;
+    assert!(ran.contains("Portable Computing Language"), "{ran}");
 }
 
 #[test]

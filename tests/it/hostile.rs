@@ -365,3 +365,51 @@ fn a_directory_that_is_not_ours_alone_is_refused_and_the_command_says_why() {
         true,
     );
 }
+
+/// A job that runs as root has restored the cache of a user.
+#[test]
+fn a_cache_of_another_user_in_ones_own_home_is_taken_over_by_the_command_that_is_named() {
+    if !is_root() {
+        return skipped("a restored cache of another user (only root can give one away)");
+    }
+    for is_default in [true, false] {
+        let mut sandbox = Sandbox::stub();
+        let cache = match is_default {
+            true => sandbox.path("home/.cache/oclcache"),
+            false => sandbox.path("cache"),
+        };
+        fs::create_dir_all(&cache).expect("made");
+        fs::set_permissions(&cache, mode(0o700)).expect("changed");
+        chown(&cache, Some(NOBODY), None).expect("given away");
+        if is_default {
+            let parent = cache.parent().expect("a directory");
+            chown(parent, Some(NOBODY), None).expect("given away");
+        }
+        sandbox.set(
+            "OCLCACHE_DIR",
+            if is_default { "".into() } else { cache.clone() },
+        );
+        let command = format!("chown -R 0 {}", cache.display());
+        for verb in [
+            &["stats"][..],
+            &["run", "true"],
+            &["config"],
+            &["doctor", "--no-build"],
+        ] {
+            let mut run = sandbox.command(Way::Cached, sandbox.installed());
+            let ran = sandbox.run(run.args(verb));
+            let said = ran.stdout + &ran.stderr;
+            for words in [
+                &*format!("sudo {command}"),
+                "set OCLCACHE_DIR to a directory of yours",
+            ] {
+                assert!(said.contains(words), "{verb:?}, {is_default}: {said}");
+            }
+        }
+        sandbox
+            .run(sandbox.command(Way::Bare, "sh").args(["-c", &command]))
+            .ok();
+        let said = oclcache(&sandbox, "stats").ok().stderr;
+        assert!(!said.contains("another user"), "{said}");
+    }
+}

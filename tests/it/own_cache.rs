@@ -1,4 +1,5 @@
 //! Where a driver keeps compiled kernels itself, what it would have kept is not counted as avoided, once the doctor has measured it.
+//! Before that, nothing is called avoided.
 
 use serde_json::Value;
 
@@ -37,11 +38,23 @@ fn avoided(counted: &Value, own_load_ns: u64) -> u64 {
         .saturating_sub(overhead_ns)
 }
 
+/// What `stats` and `report` call the compile time of the entries that were served.
+#[track_caller]
+fn is_called(sandbox: &Sandbox, expected: &str) {
+    for verb in [&["stats"][..], &["report", "-"]] {
+        let shown = sandbox.oclcache(verb).ok().stdout.to_lowercase();
+        for name in ["compile time served", "compilation avoided"] {
+            assert_eq!(shown.contains(name), name == expected, "{verb:?}: {shown}");
+        }
+    }
+}
+
 #[test]
 fn what_a_driver_would_have_kept_is_not_counted_as_avoided() {
     let sandbox = served(true);
     let before = stats(&sandbox, &[]);
     assert!(number(&before["saved_ns"]) > 1_000_000_000, "{before}");
+    is_called(&sandbox, "compile time served");
     assert_eq!(before["own_caches"], serde_json::json!([]));
     let told = doctor(&sandbox, &[]);
     assert!(
@@ -59,6 +72,7 @@ fn what_a_driver_would_have_kept_is_not_counted_as_avoided() {
     for name in ["hits", "misses", "load_ns", "overhead_ns", "compile_ns"] {
         assert_eq!(after[name], before[name], "{name}");
     }
+    is_called(&sandbox, "compilation avoided");
     let own_load_ns = number(&own["load_ns"]);
     let expected = avoided(&after, own_load_ns);
     assert_eq!(number(&after["saved_ns"]), expected);
@@ -81,18 +95,23 @@ fn what_a_driver_would_have_kept_is_not_counted_as_avoided() {
 #[test]
 fn a_run_counts_as_avoided_what_stats_does() {
     let sandbox = served(true);
-    doctor(&sandbox, &[]);
     let source = sandbox.path("kernel.cl");
     let ran = |sandbox: &Sandbox| {
         let mut command = sandbox.command(Way::Cached, sandbox.installed());
         command.args(["run", "--"]).arg(example("client"));
         command.args(["run", "--kernel", "f", "--options", "-DN=1", "--source"]);
         let ran = sandbox.run(command.arg(&source)).ok();
-        let summary = ran.stderr.lines().rfind(|line| line.contains("avoided"));
+        let summary = ran.stderr.lines().rfind(|line| line.contains("1 hit"));
         summary
             .unwrap_or_else(|| panic!("{}", ran.stderr))
             .to_owned()
     };
+    let unmeasured = ran(&sandbox);
+    assert!(
+        unmeasured.ends_with(" of compile time served"),
+        "{unmeasured}"
+    );
+    doctor(&sandbox, &[]);
     let before = stats(&sandbox, &[]);
     let summary = ran(&sandbox);
     let after = stats(&sandbox, &[]);
@@ -111,6 +130,7 @@ fn a_driver_without_a_cache_of_its_own_avoids_nothing() {
     doctor(&sandbox, &[]);
     let after = stats(&sandbox, &[]);
     assert_eq!(after["saved_ns"], before["saved_ns"]);
+    is_called(&sandbox, "compilation avoided");
     let none = serde_json::json!([{ "driver": "unknown", "device": "stub0", "load_ns": null }]);
     assert_eq!(after["own_caches"], none);
     // What was measured last counts.

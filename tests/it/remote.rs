@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use lab::Lab;
 
 use crate::files_opened::has_strace;
-use crate::support::{Sandbox, Way, copy_program, example, is_root, skipped};
+use crate::support::{Sandbox, Way, copy_program, example, is_root, skipped, tree};
 
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 const HELPER: &str = "oclcache-remote";
@@ -264,6 +264,36 @@ fn explain_tells_what_other_machines_get_and_what_came_from_them() {
         "{}",
         refused.stderr
     );
+}
+
+#[test]
+fn explain_writes_nothing_about_other_machines_either() {
+    let Some(mut lab) = Lab::bare("explain --remote of a cache that is only read") else {
+        return;
+    };
+    let explain = |lab: &Lab, arguments: &[&str]| {
+        let before = tree(&lab.sandbox.path("."));
+        let ran = lab.command(&[&["explain", "--remote"], arguments].concat());
+        // The spy's log is emptied for each command.
+        let mut after = tree(&lab.sandbox.path("."));
+        after.remove(&lab.sandbox.path("./spy.log"));
+        let is_same = after
+            .iter()
+            .all(|(path, state)| before.get(path) == Some(state));
+        assert!(is_same, "{before:#?}\n{after:#?}");
+        ran
+    };
+    let empty = explain(&lab, &[]).ok();
+    assert!(
+        empty.stderr.contains("no program was compiled"),
+        "{}",
+        empty.stderr
+    );
+    lab.sandbox.set("OCLCACHE_REMOTE_CONTENT", "all");
+    lab.build(1).ok();
+    lab.sandbox.set("OCLCACHE_READONLY", "1");
+    let shown = explain(&lab, &[]).ok().stdout;
+    assert!(shown.contains("remote: to be sent"), "{shown}");
 }
 
 #[test]

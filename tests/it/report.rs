@@ -166,6 +166,9 @@ fn its_numbers_are_those_of_stats() {
     );
     assert!(page.contains("Content-Security-Policy"));
     assert!(text(document.root()).contains("option -DN=1 became -DN=2"));
+    // What is code in a message is code on the page.
+    assert!(page.contains("<code>oclcache doctor</code>"), "{page}");
+    assert!(!page.contains('`'), "{page}");
 }
 
 #[test]
@@ -217,8 +220,8 @@ fn charts(sandbox: &Sandbox) -> Vec<String> {
 /// One bar compares nothing. The page says the same in numbers.
 #[test]
 fn a_chart_that_would_have_a_single_bar_is_left_out() {
-    const DAYS: [&str; 2] = ["Compilation avoided by day", "Hit rate by day"];
-    const MONTHS: [&str; 2] = ["Compilation avoided by month", "Hit rate by month"];
+    const DAYS: [&str; 2] = ["Compile time served by day", "Hit rate by day"];
+    const MONTHS: [&str; 2] = ["Compile time served by month", "Hit rate by month"];
     let none: [&str; 0] = [];
     // How many days ago something was built.
     for (days_ago, expected) in [

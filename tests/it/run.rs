@@ -53,7 +53,7 @@ fn one_line_on_standard_error_tells_what_was_served_and_nothing_else_changes() {
     let mut bare = sandbox.command(Way::Bare, &client[0]);
     let bare = sandbox.run(bare.args(&client[1..])).ok();
     let lines = [
-        "oclcache: 0 hits, 1 miss, 0 bypassed, 0.0 ms of compilation avoided\n",
+        "oclcache: 0 hits, 1 miss, 0 bypassed, 0.0 ms of compile time served\n",
         "oclcache: 1 hit, 0 misses, 0 bypassed, ",
     ];
     for (builds, line) in [(1, lines[0]), (0, lines[1])] {

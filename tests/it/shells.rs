@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{Sandbox, plain_command, skipped};
+use crate::stats::build;
+use crate::support::{SOURCE, Sandbox, plain_command, skipped};
 
 fn sandbox() -> Sandbox {
     Sandbox::stub()
@@ -34,6 +35,22 @@ fn said(program: &[&str], script: &str, directory: &Path) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// What bash offers for the last of these words, after some commands.
+fn bash_completes(sandbox: &Sandbox, before: &str, words: &[&str]) -> Vec<String> {
+    let script = sandbox.oclcache(&["completions", "bash"]).ok().stdout;
+    let installed = sandbox.installed();
+    let bin = installed.parent().expect("a directory").display();
+    let (last, previous) = (words.len() - 1, words[words.len() - 2]);
+    let asked = format!(
+        "PATH='{bin}':$PATH\n{before}\n{script}\nCOMP_WORDS=({}) COMP_CWORD={last}\n\
+         _oclcache oclcache '{}' '{previous}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+        words.join(" "),
+        words[last]
+    );
+    let found = said(&["bash", "--norc"], &asked, &sandbox.path(""));
+    found.lines().map(str::to_owned).collect()
+}
+
 #[test]
 fn bash_completes_verbs_options_and_their_values() {
     if !has("bash") {
@@ -41,20 +58,7 @@ fn bash_completes_verbs_options_and_their_values() {
     }
     let sandbox = sandbox();
     let script = sandbox.oclcache(&["completions", "bash"]).ok().stdout;
-    let installed = sandbox.installed();
-    let bin = installed.parent().expect("a directory");
-    let completed = |words: &[&str]| -> Vec<String> {
-        let (last, before) = (words.len() - 1, words[words.len() - 2]);
-        let asked = format!(
-            "PATH='{}':$PATH\n{script}\nCOMP_WORDS=({}) COMP_CWORD={last}\n\
-             _oclcache oclcache '{}' '{before}'\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
-            bin.display(),
-            words.join(" "),
-            words[last]
-        );
-        let found = said(&["bash", "--norc"], &asked, &sandbox.path(""));
-        found.lines().map(str::to_owned).collect()
-    };
+    let completed = |words: &[&str]| bash_completes(&sandbox, "", words);
     assert_eq!(completed(&["oclcache", "sta"]), ["stats"]);
     assert_eq!(completed(&["oclcache", "gc", "--max-s"]), ["--max-size"]);
     assert_eq!(completed(&["oclcache", "completions", "f"]), ["fish"]);
@@ -63,6 +67,33 @@ fn bash_completes_verbs_options_and_their_values() {
     assert!(completed(&["oclcache", "config", "get", "max_s"]).contains(&"max_size".to_owned()));
     // What is not for people is not offered to them.
     assert!(!script.contains("bake-worker") && !script.contains("--detached"));
+}
+
+#[test]
+fn bash_completes_keys_programs_and_drivers_of_the_cache() {
+    if !has("bash") {
+        return;
+    }
+    let sandbox = sandbox();
+    build(&sandbox, b"wave", SOURCE, "-DN=1").ok();
+    // A name that a shell would take for a command is not offered.
+    build(&sandbox, b"$(touch pwned)", SOURCE, "-DN=2").ok();
+    let cache = format!("export OCLCACHE_DIR='{}'", sandbox.path("cache").display());
+    let completed = |words: &[&str]| bash_completes(&sandbox, &cache, words);
+    let listed = sandbox.oclcache(&["list"]).ok().stdout;
+    let keys: Vec<&str> = listed.lines().skip(1).map(|line| &line[..16]).collect();
+    assert_eq!(keys.len(), 2, "{listed}");
+    for key in keys {
+        assert_eq!(completed(&["oclcache", "show", &key[..6]]), [key]);
+        assert_eq!(completed(&["oclcache", "explain", &key[..6]]), [key]);
+        assert_eq!(completed(&["oclcache", "clear", "--key", &key[..6]]), [key]);
+    }
+    assert_eq!(completed(&["oclcache", "list", "--program", ""]), ["wave"]);
+    assert_eq!(
+        completed(&["oclcache", "list", "--driver", "unk"]),
+        ["unknown"]
+    );
+    assert!(!sandbox.path("pwned").exists());
 }
 
 #[test]

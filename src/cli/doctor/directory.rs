@@ -24,9 +24,9 @@ const ABOUT: &str = "directory";
 const PROBE_BYTES: usize = 1 << 16;
 
 pub fn examine(config: &Config, report: &mut DoctorReport) {
-    let directory = match config.directory() {
-        Ok(directory) => directory,
-        Err(why) => {
+    let directory = match (config.directory(), config.foreign_directory()) {
+        (Ok(directory), _) | (Err(_), Some(directory)) => directory,
+        (Err(why), None) => {
             let fix = Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
                 .because("use a directory of yours");
             return report.wrong(ABOUT, format!("there is no cache directory: {why}"), fix);

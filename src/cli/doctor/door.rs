@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::home;
-use crate::cli::library::typed;
+use crate::cli::library::{is_of_python_package, typed};
 use crate::cli::probe::prober::{ProbeOutput, Prober};
 use crate::cli::probe::worker::{ListedDriver, OurCopy, ProbeMessage};
 use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary};
@@ -205,6 +205,10 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
             );
             report.wrong(ABOUT, text, Fix::command(format!("unset {name}")));
         }
+        _ if is_of_python_package() => report.good(
+            ABOUT,
+            "the Python package needs no installation: programs use oclcache in `oclcache run PROGRAM`, or after `oclcache.enable()`",
+        ),
         _ => report.doubtful(
             ABOUT,
             format!("{text}: it is not installed for this shell"),

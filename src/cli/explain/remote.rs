@@ -14,7 +14,8 @@ use crate::store::entry::Meta;
 
 /// What is known here of the store that machines share.
 pub struct RemoteFacts {
-    store: LocalStore,
+    /// None: there is no cache directory yet.
+    store: Option<LocalStore>,
     content: RemoteContent,
     is_readonly: bool,
     url: String,
@@ -29,7 +30,7 @@ struct KeyFacts {
 }
 
 impl RemoteFacts {
-    /// Reads the settings, and opens the cache and the outbox.
+    /// Reads the settings, and opens the cache and the outbox for reading.
     pub fn read() -> Result<RemoteFacts, Failure> {
         let settings = RemoteSettings::of(Config::read());
         let Some(url) = &settings.url else {
@@ -38,7 +39,7 @@ impl RemoteFacts {
             ));
         };
         Ok(RemoteFacts {
-            store: LocalStore::open(&settings).map_err(Failure::new)?,
+            store: LocalStore::open_existing(&settings).map_err(Failure::new)?,
             content: settings.content,
             is_readonly: settings.is_readonly,
             url: text(without_password(url).as_bytes()).to_string(),
@@ -47,7 +48,7 @@ impl RemoteFacts {
 
     /// What is wrong with the store, in one line; None: nothing, as far as the helper has said.
     pub fn trouble(&self) -> Option<String> {
-        let trouble = self.store.state().trouble;
+        let trouble = self.store.as_ref()?.state().trouble;
         let why = Some(trouble).filter(|trouble| !trouble.is_empty())?;
         Some(format!("{}: {}", self.url, text(why.as_bytes())))
     }
@@ -70,7 +71,7 @@ impl RemoteFacts {
 
     fn of_key(&self, key: &Key, meta: Option<&Meta>) -> KeyFacts {
         let facts = |state, words: String| KeyFacts { state, words };
-        let Some(meta) = meta else {
+        let (Some(store), Some(meta)) = (&self.store, meta) else {
             return facts("absent", "no entry here: nothing to send".to_owned());
         };
         if let Some(signer) = meta.signer() {
@@ -78,11 +79,11 @@ impl RemoteFacts {
             return facts("received", words);
         }
         let is_pending = || {
-            let outbox = self.store.outbox()?;
+            let outbox = store.outbox()?;
             outbox.pending().ok().map(|keys| keys.contains(key))
         };
-        let is_being_stored = || Some(self.store.outbox()?.is_being_stored(key));
-        match self.store.outgoing(key, self.content) {
+        let is_being_stored = || Some(store.outbox()?.is_being_stored(key));
+        match store.outgoing(key, self.content) {
             Ok(_) if self.is_readonly => {
                 facts("unsent", "not sent: `remote_readonly` is set".to_owned())
             }

@@ -6,6 +6,7 @@ use super::charts::{Bar, bars, part};
 use super::content::{CostlyEntry, MissedProgram, ReportContent, Space};
 use super::html::{Cell, base64, escaped, name, number, table, with_code};
 use crate::cli::output::{ago, noun, seconds, size};
+use crate::cli::own_caches::ServedTime;
 use crate::cli::summary::{self, CacheSummary, Grouping, Reasons, day, hit_rate};
 use crate::log::path;
 use crate::store::stats::{Counter, Totals, date};
@@ -40,8 +41,8 @@ pub fn render(all: &CacheSummary, found: &ReportContent) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
          <meta name=\"referrer\" content=\"no-referrer\"/>\n\
-         <title>oclcache: what was avoided</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
-         <header><h1>What oclcache avoided</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
+         <title>oclcache: what was served</title>\n<style>{STYLE}</style></head>\n<body><main>\n\
+         <header><h1>What oclcache served</h1><p>{today}, <bdi>{directory}</bdi></p></header>\n\
          {sections}\
          <footer><p>In this page, {meaning}</p>\n<p>Days are those of UTC; older than five weeks is counted by month.</p>\n\
          <p>This page contains names of programs, kernels and options. It has no scripts and loads nothing. Written by oclcache {version}.</p></footer>\n\
@@ -113,7 +114,7 @@ fn cards(all: &CacheSummary) -> String {
     let cards = [
         card(
             "saved",
-            "Compilation avoided",
+            all.served_time().title(),
             time("saved_ns", total.saved_ns()),
             format!("{} today", time("today_saved_ns", today.saved_ns())),
         ),
@@ -188,7 +189,8 @@ fn over_time(all: &CacheSummary) -> String {
         (day(of)[5..].to_owned(), by_day.get(&of).cloned())
     });
     let days: Vec<_> = days.collect();
-    let mut shown = pair("day", &days);
+    let served = all.served_time();
+    let mut shown = pair("day", served, &days);
     if by_day
         .keys()
         .any(|day| *day > 0 && day.saturating_add(DAYS) <= today)
@@ -201,7 +203,7 @@ fn over_time(all: &CacheSummary) -> String {
             let totals = by_month.get(&Some(of)).cloned();
             (name, totals)
         });
-        shown += &pair("month", &months.collect::<Vec<_>>());
+        shown += &pair("month", served, &months.collect::<Vec<_>>());
     }
     shown
 }
@@ -212,8 +214,8 @@ fn month(day: u32) -> Option<u32> {
     (day > 0).then(|| year * 12 + month - 1)
 }
 
-/// Charts of the compilation avoided and of the hit rate.
-fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
+/// Charts of the compile time of the entries served and of the hit rate.
+fn pair(unit: &str, served: ServedTime, of: &[(String, Option<Totals>)]) -> String {
     // One bar compares nothing.
     if of.iter().filter(|(_, totals)| totals.is_some()).count() < 2 {
         return String::new();
@@ -235,8 +237,9 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     };
     let saved_bars = draw(&|totals| Some(saved(totals)), &|totals| {
         format!(
-            "{} of compilation avoided, {} spent on compiling",
+            "{} of {}, {} spent on compiling",
             seconds(totals.saved_ns()),
+            served.name(),
             seconds(totals.compiled_ns())
         )
     });
@@ -253,7 +256,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
         "<div class=\"two\"><section>{}</section>\n<section>{}</section></div>\n",
         bars(
             &format!("saved-by-{unit}"),
-            &format!("Compilation avoided by {unit}"),
+            &format!("{} by {unit}", served.title()),
             &saved_bars,
             most,
             &if most > 0.0 {
@@ -272,7 +275,7 @@ fn pair(unit: &str, of: &[(String, Option<Totals>)]) -> String {
     )
 }
 
-/// The programs, those with the most time avoided and spent first.
+/// The programs, those with the most compile time served and spent first.
 fn programs(all: &CacheSummary) -> String {
     let mut groups = Grouping::Program.groups(&all.counted);
     groups.retain(|(_, totals)| totals.builds() > 0);
@@ -305,7 +308,7 @@ fn programs(all: &CacheSummary) -> String {
             ("hits", Cell::Wide),
             ("misses", Cell::Wide),
             ("spent", Cell::Wide),
-            ("avoided", Cell::Number),
+            (all.served_time().head(), Cell::Number),
             ("", Cell::Plot),
         ],
         rows,
@@ -353,7 +356,7 @@ fn devices(all: &CacheSummary) -> String {
             ("misses", Cell::Wide),
             ("bypassed", Cell::Wide),
             ("spent", Cell::Wide),
-            ("avoided", Cell::Number),
+            (all.served_time().head(), Cell::Number),
         ],
         rows,
     );

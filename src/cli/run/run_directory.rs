@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::cache::RUN_VARIABLE;
 use crate::cli::failure::Failure;
 use crate::cli::home::data_directory;
-use crate::cli::open::tiers;
+use crate::cli::open::{directory_or_why, tiers};
 use crate::cli::vendors::{forget_vendors, is_made, vendors_directory};
 use crate::cli::worker::private_directory::{self, PrivateDirectory};
 use crate::config::Config;
@@ -33,11 +33,11 @@ pub struct RunDirectory {
 
 impl RunDirectory {
     pub fn open(config: &Config, library: &Path) -> Result<RunDirectory, String> {
-        let words = |error: StoreError| error.to_string();
+        let words = |error: StoreError| Failure::from(error).message;
         if config.readonly() || config.disables_all() {
             return RunDirectory::temporary(library);
         }
-        let opened = config.directory();
+        let opened = directory_or_why(config);
         let open = |path: PathBuf| Store::open(&path, Limits::of(config)).map_err(words);
         let store = match opened.and_then(open) {
             Ok(store) => store,

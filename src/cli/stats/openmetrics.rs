@@ -90,7 +90,7 @@ pub fn render(mut all: CacheSummary) -> String {
         "oclcache_saved_seconds",
         "gauge",
         "seconds",
-        "Compilation avoided, less what misses took longer and what the driver's own cache would have avoided, where that was measured.",
+        "Compile time of the entries served, less the time to load them, what misses took longer, and what the driver's own cache would have avoided, where that was measured.",
     );
     for (labels, totals) in labeled(&all.counted.rows) {
         let seconds = totals.saved_ns() as f64 / 1e9;

@@ -11,8 +11,8 @@ const PROGRAMS: usize = 8;
 const DAYS: usize = 7;
 /// A terminal with fewer columns shows two numbers in a row, not four.
 const NARROW: usize = 66;
-const WIDEST_NAME: &str = AVOIDED;
-const AVOIDED: &str = "compilation avoided";
+/// The width of the names in front of the most important numbers.
+const NAME_WIDTH: usize = "compilation avoided".len();
 
 /// The text.
 pub fn render(
@@ -103,11 +103,13 @@ fn glance(all: &CacheSummary, total: &Totals, since: Option<u32>) -> String {
         row(name, &|_, totals| totals.get(counter).to_string());
     }
     row("bypassed", &|_, totals| totals.bypassed().to_string());
-    row(AVOIDED, &|_, totals| time(totals.saved_ns()));
+    row(all.served_time().name(), &|_, totals| {
+        time(totals.saved_ns())
+    });
     row("compile time spent", &|_, totals| {
         time(totals.compiled_ns())
     });
-    table.render(0, None) + &format!("{:<1$}  {2}\n", "cache size", WIDEST_NAME.len(), taken(all))
+    table.render(0, None) + &format!("{:<1$}  {2}\n", "cache size", NAME_WIDTH, taken(all))
 }
 
 /// The size of the cache and its limit.
@@ -273,8 +275,9 @@ fn table(by: Grouping, all: &CacheSummary, most: usize) -> TextTable {
         Column::Right,
         Column::Spare,
     ]);
+    let served = all.served_time().head();
     let heads = [
-        "", "hit rate", "hits", "misses", "bypassed", "avoided", "spent",
+        "", "hit rate", "hits", "misses", "bypassed", served, "spent",
     ];
     table.row(heads.map(faint));
     for (names, totals) in groups {

@@ -73,7 +73,8 @@ fn view(
         Column::Spare,
         Column::Right,
     ]);
-    table.row(["", "hit rate", "hits", "misses", "bypassed", "avoided"].map(faint));
+    let served = all.served_time().head();
+    table.row(["", "hit rate", "hits", "misses", "bypassed", served].map(faint));
     let mut rows = 0;
     for (name, now) in all.by_program() {
         let before = first.iter().find(|(known, _)| *known == name);

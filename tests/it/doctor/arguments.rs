@@ -45,6 +45,31 @@ fn the_arguments_of_a_program_are_its_own() {
 }
 
 #[test]
+fn an_option_that_was_probably_meant_for_the_doctor_is_said_to_be_the_programs() {
+    let world = World::new();
+    let client = example("client").display().to_string();
+    for (arguments, option) in [
+        (&["--json"][..], Some("--json")),
+        (&["run", "--no-build"], Some("--no-build")),
+        (&["-v", "--json"], None),
+        (&["--json", "run"], None),
+        (&["--jsn"], None),
+        (&[], None),
+    ] {
+        let ran = world.shell("", &[&["--no-build", &*client], arguments].concat());
+        let said: Vec<&str> = ran
+            .stderr
+            .lines()
+            .filter(|line| line.contains("went to the program"))
+            .collect();
+        let expected = option.map(|option| {
+            format!("oclcache: `{option}` went to the program; options of `doctor` come before it")
+        });
+        assert_eq!(said, Vec::from_iter(expected), "{arguments:?}");
+    }
+}
+
+#[test]
 fn rules_of_the_script_that_an_interpreter_runs_are_told() {
     let world = World::new();
     let directory = world.sandbox.path("home/.config/oclcache");

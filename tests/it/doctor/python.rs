@@ -124,3 +124,29 @@ fn a_python_without_a_loader_of_its_own_is_not_mentioned() {
     world.sandbox.set("VIRTUAL_ENV", &place);
     assert_eq!(told(&world), Vec::<Value>::new());
 }
+
+#[test]
+fn the_python_package_needs_no_installation() {
+    let world = World::new();
+    fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed");
+    let about_programs = |world: &World| {
+        let findings = world.findings("").into_iter();
+        let about = findings.filter(|found| found["about"] == "programs");
+        let [found] = <[Value; 1]>::try_from(about.collect::<Vec<_>>()).expect("one finding");
+        found
+    };
+    let found = about_programs(&world);
+    has(&[found], "it is not installed for this shell");
+    fs::write(world.sandbox.path("bin/__init__.py"), "").expect("written");
+    let found = [about_programs(&world)];
+    assert_eq!(found[0]["state"], "ok");
+    has(&found, "`oclcache run PROGRAM`");
+    has(&found, "`oclcache.enable()`");
+    // A registration that does not work is a fault of this shell all the same.
+    world.register("oclcache", "/nowhere/liboclcache.so");
+    let found = world.findings("");
+    assert!(
+        found.iter().any(|found| found["state"] == "wrong"),
+        "{found:#?}"
+    );
+}
