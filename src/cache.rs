@@ -196,24 +196,22 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     };
     let (cache, begun) = one_call::during(|| {
         let cache = Cache::get();
-        let begun = match cache.begin_first(&ticket, call) {
-            Beginning::Ordinary => Ok(cache.plan_call(&ticket, call)),
-            first => Err(first),
-        };
-        (cache, begun)
+        (cache, cache.begin(&ticket, call))
     });
-    let plan = match begun {
-        Ok(plan) => plan,
-        Err(Beginning::First(first)) => {
+    let (plan, mut turn) = match begun {
+        Beginning::Planned(plan, turn) => (plan, turn),
+        Beginning::First(first) => {
             return cache.build_by_driver(ticket, BuildPlan::Meanwhile(first), call, started);
         }
-        Err(behind) => cache.plan_behind(behind, &ticket, call, started),
+        Beginning::Behind(text) => {
+            let plan = cache.plan_behind(&text, &ticket, call, started);
+            (plan, BuildTurn::default())
+        }
     };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, BuildEnd::Refused, None, None);
         return NextStep::Return(call.program, CL_INVALID_OPERATION);
     }
-    let mut turn = BuildTurn::default();
     if let Ok(plan) = &plan
         && cache.serve(&ticket, plan, &mut turn, started)
     {
@@ -231,10 +229,10 @@ enum BuildPlan {
 }
 
 impl BuildPlan {
-    /// The plan when the driver has built, and the turns that end with the build.
-    fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, Vec<BuildTurn>) {
+    /// The plan when the driver has built, and the turn that ends with the build.
+    fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, BuildTurn) {
         match self {
-            BuildPlan::Before(plan, turn) => (plan, vec![turn]),
+            BuildPlan::Before(plan, turn) => (plan, turn),
             BuildPlan::Meanwhile(first) => first.end(cache),
         }
     }
@@ -393,7 +391,7 @@ impl Cache {
             return self.serve_by(ticket, plan, inner, started);
         }
         drop(part);
-        let waited = self.wait(ticket, plan).found_or(turn);
+        let waited = self.wait(ticket, plan, turn).found_or(turn);
         waited.is_some_and(|inner| self.serve_by(ticket, plan, inner, started))
     }
 
@@ -476,12 +474,12 @@ impl Cache {
             };
             // The application sees it as being built while a plan is waited for.
             shadow::set_busy(&ticket, true);
-            let (plan, turns) = plan.end(self);
+            let (plan, turn) = plan.end(self);
             let is_recorded = self.built(&ticket, plan, &of, devices, code, time);
             // Last, since what is stored has looked for them itself.
             ticket.driver.note_libraries(&watch, self);
             if is_recorded {
-                turns.into_iter().for_each(BuildTurn::published);
+                turn.published();
             }
         });
         let program = call.program;

@@ -47,33 +47,43 @@ struct Planned {
 pub(super) enum Beginning {
     /// The driver builds now.
     First(Box<FirstBuild>),
-    /// The cache may have the program.
-    Ordinary,
-    /// Another process builds the text of this digest first.
+    /// The cache may have the program. The turn may have the right to build its text.
+    Planned(Result<Box<Plan>, Bypass>, BuildTurn),
+    /// Another one builds the text of this digest first.
     Behind(Key),
 }
 
 impl Cache {
-    /// Begins a first build, if this is one.
+    /// Begins a first build, if this is one, or plans the build.
     #[inline(never)] // its frame is gone when the driver compiles
-    pub(super) fn begin_first(&'static self, ticket: &Ticket, call: &BuildCall) -> Beginning {
+    pub(super) fn begin(&'static self, ticket: &Ticket, call: &BuildCall) -> Beginning {
+        let planned = |turn| Beginning::Planned(self.plan_call(ticket, call), turn);
+        let ordinary = || planned(BuildTurn::default());
         let Some(store) = self.unused_store(ticket, call) else {
-            return Beginning::Ordinary;
+            return ordinary();
         };
         // What has no key is found out again.
         let Ok(draft) = self.draft(ticket, &call.arguments) else {
-            return Beginning::Ordinary;
+            return ordinary();
         };
         let text = draft.text_key();
-        match store.locks().try_lock(Purpose::Build(text)) {
-            LockAttempt::Unavailable => Beginning::Ordinary,
-            LockAttempt::Taken => Beginning::Behind(text),
-            // Another process may have ended meanwhile.
-            LockAttempt::Got(_) if !store.is_unused() => Beginning::Ordinary,
-            LockAttempt::Got(guard) => match self.build_first(draft, guard) {
-                Some(first) => Beginning::First(Box::new(first)),
-                None => Beginning::Ordinary,
-            },
+        let turn = match store.locks().try_lock(Purpose::Build(text)) {
+            LockAttempt::Unavailable => return ordinary(),
+            LockAttempt::Taken => return Beginning::Behind(text),
+            LockAttempt::Got(guard) => BuildTurn::of_text(guard),
+        };
+        // Another one may have ended meanwhile.
+        if !store.is_unused() {
+            return planned(turn);
+        }
+        match self.build_first(draft) {
+            Some((moment, planned)) => Beginning::First(Box::new(FirstBuild {
+                driver: ticket.driver,
+                moment,
+                planned,
+                turn,
+            })),
+            None => planned(turn),
         }
     }
 
@@ -81,16 +91,14 @@ impl Cache {
     #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn plan_behind(
         &self,
-        first: Beginning,
+        text: &Key,
         ticket: &Ticket,
         call: &BuildCall,
         started: Instant,
     ) -> Result<Box<Plan>, Bypass> {
-        if let Beginning::Behind(text) = first {
-            self.wait_for_first(&text, ticket);
-        }
+        let has_waited = self.wait_for_first(text, ticket);
         let plan = one_call::during(|| self.plan_call(ticket, call))?;
-        self.count_wait(&plan, true, started, "for a first build");
+        self.count_wait(&plan, has_waited, started, "for a first build");
         Ok(plan)
     }
 
@@ -108,15 +116,15 @@ impl Cache {
         let store = self.written_store()?;
         let may_find =
             self.remote.is_some() || !store.is_unused() || self.tiers.used().next().is_some();
-        (!may_find && own_threads::useful(1) > 0).then_some(store)
+        (!may_find).then_some(store)
     }
 
-    fn build_first(&'static self, draft: Draft, guard: LockGuard) -> Option<FirstBuild> {
-        let driver = draft.driver();
-        if draft.is_large() {
+    /// Begins to identify the driver on a thread.
+    fn build_first(&'static self, draft: Draft) -> Option<(Arc<Moment>, Promise<Planned>)> {
+        if draft.is_large() || own_threads::useful(1) == 0 {
             return None;
         }
-        let moment = Arc::new(driver.moment()?);
+        let moment = Arc::new(draft.driver().moment()?);
         let at_begin = moment.clone();
         let plan = move || {
             let plan = one_call::during(|| self.plan_as_at(draft, &at_begin));
@@ -138,28 +146,21 @@ impl Cache {
         };
         let planned = Promise::new(STACK, PATIENCE, first, plan)?;
         tracing::debug!("a first build: the driver is identified meanwhile");
-        Some(FirstBuild {
-            driver,
-            moment,
-            planned,
-            turn: BuildTurn::of(guard),
-        })
+        Some((moment, planned))
     }
 }
 
 impl FirstBuild {
-    /// The plan of the build, when the driver has built, and the turns that end with it.
-    pub(super) fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, Vec<BuildTurn>) {
-        let mut turns = vec![self.turn];
+    /// The plan of the build, when the driver has built, and the turn that ends with it.
+    pub(super) fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, BuildTurn) {
         // In a forked child there is no thread.
         let Some(Planned { plan, guard }) = self.planned.wait() else {
-            return (Err(Bypass::UnidentifiedDriver), turns);
+            return (Err(Bypass::UnidentifiedDriver), self.turn);
         };
-        turns.extend(guard.map(BuildTurn::of));
         let plan = plan.map(|mut plan| {
             plan.is_settled = self.driver.is_as_at(&self.moment, cache);
             plan
         });
-        (plan, turns)
+        (plan, self.turn.with_key(guard))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use opencl_sys::CL_SUCCESS;
 
 use super::plan::Plan;
-use super::single_flight::Waited;
+use super::single_flight::{BuildTurn, Waited};
 use super::{Cache, bake, restore};
 use crate::cl::Context;
 use crate::driver::profile::Rebuild;
@@ -46,7 +46,17 @@ impl Cache {
     }
 
     /// After a miss: waits for another builder of the same key. The application sees the program as being built meanwhile.
-    pub(super) fn wait(&self, ticket: &Ticket, plan: &Plan) -> Waited<Arc<CachedProgram>> {
+    pub(super) fn wait(
+        &self,
+        ticket: &Ticket,
+        plan: &Plan,
+        turn: &BuildTurn,
+    ) -> Waited<Arc<CachedProgram>> {
+        let started = Instant::now();
+        // Another one may be building it without knowing the key.
+        if !turn.has_text() && self.wait_for_first(&plan.text_key(ticket.driver), ticket) {
+            self.count_wait(plan, true, started, "for a first build");
+        }
         let find = || {
             let entry = self.look_up(plan)?;
             shadow::set_busy(ticket, true);

@@ -78,6 +78,11 @@ impl Plan {
             .collect()
     }
 
+    /// See [`text_key`].
+    pub(super) fn text_key(&self, driver: &Driver) -> Key {
+        text_key(driver, &self.recipe.base, &self.recipe.arguments)
+    }
+
     /// The first digits of the key, for the log.
     pub fn key_prefix(&self) -> String {
         self.key().hex()[..16].to_owned()
@@ -179,19 +184,28 @@ impl Draft {
         }
     }
 
-    /// The source and the options, as one digest.
+    /// See [`text_key`].
     pub(super) fn text_key(&self) -> Key {
-        let library = self.inputs.driver.library().as_os_str().as_bytes();
-        let source = match &self.inputs.base {
-            Base::Source(text) | Base::Il(text, _) => &text[..],
-            Base::Linked(_) => b"",
-        };
-        let options = self.inputs.arguments.options.as_ref();
-        let options = options.map_or(&b""[..], |options| options.as_bytes());
-        let lengths = [library.len(), source.len()].map(usize::to_ne_bytes);
-        let text = [&lengths.concat()[..], library, source, options].concat();
-        Key(sha256(&text))
+        text_key(
+            self.inputs.driver,
+            &self.inputs.base,
+            &self.inputs.arguments,
+        )
     }
+}
+
+/// Stands for the key of a build while that is not known: a digest of the source and the options.
+fn text_key(driver: &Driver, base: &Base, arguments: &BuildArguments) -> Key {
+    let library = driver.library().as_os_str().as_bytes();
+    let source = match base {
+        Base::Source(text) | Base::Il(text, _) => &text[..],
+        Base::Linked(_) => b"",
+    };
+    let options = arguments.options.as_ref();
+    let options = options.map_or(&b""[..], |options| options.as_bytes());
+    let lengths = [library.len(), source.len()].map(usize::to_ne_bytes);
+    let text = [&lengths.concat()[..], library, source, options].concat();
+    Key(sha256(&text))
 }
 
 /// An embedded header of a call: its name, and its program.

@@ -59,7 +59,9 @@ impl<T> Waited<T> {
         match self {
             Waited::Found(found) => Some(found),
             Waited::Build(mine) => {
+                let text = turn.text.take();
                 *turn = mine;
+                turn.text = text;
                 None
             }
         }
@@ -70,24 +72,46 @@ impl<T> Waited<T> {
 #[derive(Default)]
 pub struct BuildTurn {
     guard: Option<LockGuard>,
+    /// The right to build the text, in a store where nobody may know the key.
+    text: Option<LockGuard>,
     /// The right to build among all hosts. In a box, since it is on the stack on which the driver works.
     lease: Option<Box<Lease>>,
 }
 
 impl BuildTurn {
-    /// The right that goes with a lock.
-    pub(super) fn of(guard: LockGuard) -> BuildTurn {
-        BuildTurn::new(Some(guard), None)
+    /// The right to build a text, of which this process does not know the key.
+    pub(super) fn of_text(text: LockGuard) -> BuildTurn {
+        BuildTurn {
+            guard: None,
+            text: Some(text),
+            lease: None,
+        }
+    }
+
+    /// The same, with the lock of its key.
+    pub(super) fn with_key(mut self, guard: Option<LockGuard>) -> BuildTurn {
+        self.guard = guard;
+        self
+    }
+
+    /// Whether it has the right to build the text.
+    pub(super) fn has_text(&self) -> bool {
+        self.text.is_some()
     }
 
     fn new(guard: Option<LockGuard>, lease: Option<Lease>) -> BuildTurn {
         let lease = lease.map(Box::new);
-        BuildTurn { guard, lease }
+        BuildTurn {
+            guard,
+            text: None,
+            lease,
+        }
     }
 
     /// Ends the turn after the entry was published.
     pub fn published(mut self) {
         self.guard = None;
+        self.text = None;
         if let Some(lease) = self.lease.take() {
             lease.done(true);
         }
@@ -96,7 +120,7 @@ impl BuildTurn {
 
 impl Drop for BuildTurn {
     fn drop(&mut self) {
-        if let Some(guard) = &self.guard {
+        for guard in self.guard.iter().chain(&self.text) {
             guard.signal_abandoned();
         }
         if let Some(lease) = self.lease.take() {
@@ -193,30 +217,36 @@ impl Cache {
         Waited::Build(turn)
     }
 
-    /// Waits while another process builds this text, of which nobody knows the key yet: see `first_build`.
-    pub(super) fn wait_for_first(&self, text: &Key, ticket: &Ticket) {
+    /// Waits while another process or thread builds this text, of which nobody may know the key yet: see `first_build`. Returns
+    /// whether there was anybody.
+    pub(super) fn wait_for_first(&self, text: &Key, ticket: &Ticket) -> bool {
         let Some(locks) = self.written_store().map(Store::locks) else {
-            return;
+            return false;
         };
+        let is_taken = || matches!(locks.try_lock(Purpose::Build(*text)), LockAttempt::Taken);
+        if !is_taken() {
+            return false;
+        }
         let before = locks.abandonments(text);
         let started = Instant::now();
         let in_vain = IN_VAIN.load(Ordering::Relaxed);
         let longest = longest_wait(None, in_vain);
         let mut pause = PAUSES.0;
-        while shadow::set_busy(ticket, true) && !reentrancy::is_nested() && !driver::is_ending() {
+        while shadow::set_busy(ticket, true)
+            && !reentrancy::is_nested()
+            && !driver::is_ending()
+            && is_taken()
+            && locks.abandonments(text) == before
+        {
+            if started.elapsed() >= longest {
+                IN_VAIN.fetch_max(in_vain.saturating_add(1), Ordering::Relaxed);
+                break;
+            }
             std::thread::sleep(pause);
             pause = PAUSES.1.min(pause * 2);
-            let is_over = !matches!(locks.try_lock(Purpose::Build(*text)), LockAttempt::Taken);
-            if is_over || locks.abandonments(text) != before {
-                break;
-            }
-            if started.elapsed() >= longest {
-                let more = in_vain.saturating_add(1);
-                IN_VAIN.fetch_max(more, Ordering::Relaxed);
-                break;
-            }
         }
         shadow::set_busy(ticket, false);
+        true
     }
 
     pub(super) fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {
