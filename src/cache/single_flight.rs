@@ -220,7 +220,8 @@ impl Cache {
     /// Waits while another process or thread builds this text, of which nobody may know the key yet: see `first_build`. Returns
     /// whether there was anybody.
     pub(super) fn wait_for_first(&self, text: &Key, ticket: &Ticket) -> bool {
-        let Some(locks) = self.written_store().map(Store::locks) else {
+        let store = self.written_store().filter(|_| self.looks_up());
+        let Some(locks) = store.map(Store::locks) else {
             return false;
         };
         let is_taken = || matches!(locks.try_lock(Purpose::Build(*text)), LockAttempt::Taken);
