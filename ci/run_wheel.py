@@ -1,5 +1,8 @@
-"""Tries the Python wheel, and that of the helper of the remote level, in fresh virtual environments: on this machine, in a new root of a release of Debian as an ordinary user, or in
-a root of Debian for arm64 whose programs qemu executes, with PyOpenCL and PoCL from Debian.
+"""Tries the Python wheel, and that of the helper of the remote level, in fresh virtual environments: on this machine, in a new root of a
+release of Debian as an ordinary user, or in a root of Debian for arm64 whose programs qemu executes, with PyOpenCL and PoCL from Debian.
+
+A driver that builds nothing without oclcache either is named and not counted; one must work. In a root, Debian's PoCL takes the place of
+pip's, and if that builds nothing either, Intel's runtime.
 
 run_wheel.py here HELPER WHEEL INDEX
 run_wheel.py RELEASE|arm64 HELPER WHEEL INDEX NAMESPACE FOLDER
@@ -24,20 +27,26 @@ PIP = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-index")
 # Calls enable() in the program's own process.
 ENABLED = "import runpy, sys, oclcache; oclcache.enable(); runpy.run_path(sys.argv[1], run_name='__main__')"
 STATISTICS = "import json, oclcache; print(json.dumps(oclcache.stats()))"
-# The packages of each driver with PyOpenCL, what PYOPENCL_CTX selects it by, and the library to register.
+# The packages of each driver with PyOpenCL, what PYOPENCL_CTX selects it by, and its library.
 PYOPENCL = ("pyopencl", "numpy")
+INTEL = "pip's Intel"
 DRIVERS = {
-    "PoCL": {"packages": (*PYOPENCL, "pocl-binary-distribution"), "context": "Portable", "icd": None},
-    "Intel": {"packages": (*PYOPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"), "context": "Intel", "icd": "libintelocl.so"},
-    # Those of the system.
-    "Debian's PoCL": {"packages": (), "context": "Portable", "icd": None},
+    "pip's PoCL": {"packages": (*PYOPENCL, "pocl-binary-distribution"), "context": "Portable", "library": "libpocl-*.so"},
+    INTEL: {"packages": (*PYOPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"), "context": "Intel", "library": "libintelocl.so"},
+    "Debian's PoCL with pip's PyOpenCL": {"packages": PYOPENCL, "context": "Portable", "library": None},
+    # Both of the system.
+    "Debian's PoCL": {"packages": (), "context": "Portable", "library": None},
 }
-OF_PIP = ("PoCL", "Intel")
+OF_PIP = ("pip's PoCL", INTEL)
 OF_DEBIAN = "Debian's PoCL"
+MIXED = "Debian's PoCL with pip's PyOpenCL"
 
 
 class Here:
     """This machine, with a home of its own."""
+
+    # Others, which must not be taken for pip's.
+    has_drivers = True
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -57,6 +66,8 @@ class Here:
 class InRoot:
     """A root, with an ordinary user's home."""
 
+    has_drivers = False
+
     def __init__(self, root):
         self.root, self.folder = root, pathlib.Path("/home", USER)
         self.python = "/usr/bin/python3"
@@ -70,6 +81,8 @@ class InRoot:
 
 class Emulated:
     """A root for arm64, with one user."""
+
+    has_drivers = False
 
     def __init__(self, root):
         self.root, self.folder = root, pathlib.Path("/root")
@@ -88,7 +101,7 @@ def files(folder):
 
 
 def use(place, helper, wheel, index, program, driver):
-    """Installs the wheels beside PyOpenCL and a driver, tries them, and removes them."""
+    """Installs the wheels beside PyOpenCL and a driver, tries them, and removes them. Returns whether the driver works here at all."""
     name = f"{driver}: "
     facts = DRIVERS[driver]
     environment = place.folder / "venv"
@@ -99,15 +112,21 @@ def use(place, helper, wheel, index, program, driver):
     pip = [binaries / "pip", "install", *PIP, "--find-links", index]
     if facts["packages"]:
         place.say([*pip, *facts["packages"]], {})
-    before = files(place.host(environment))
-    place.say([*pip, wheel], {})
     variables = {"PYOPENCL_NO_CACHE": "1", "PYOPENCL_CTX": facts["context"], "PYTHONWARNINGS": "ignore", "OCLCACHE_AUTOBAKE": "0"}
-    if facts["icd"]:
+    # PyOpenCL's loader finds pip's PoCL without this.
+    if facts["library"] and (place.has_drivers or driver == INTEL):
         vendors = place.folder / "vendors"
-        library = next(place.host(environment).rglob(facts["icd"]))
+        library = environment / next(place.host(environment).rglob(facts["library"])).relative_to(place.host(environment))
         place.host(vendors).mkdir(exist_ok=True)
         (place.host(vendors) / "driver.icd").write_text(f"{library}\n")
         variables["OCL_ICD_VENDORS"] = str(vendors)
+    bare = place.say(["sh", "-c", '"$@" 2>&1 || :', "sh", python, program], {**variables, "POCL_CACHE_DIR": str(place.folder / "bare")})
+    if "result OK" not in bare:
+        errors = [line for line in bare.splitlines() if "error" in line.lower()] or bare.splitlines() or ["it prints nothing"]
+        print(f"NOT RUN {driver}: it builds nothing on this machine without oclcache either: {errors[-1].strip()}", flush=True)
+        return False
+    before = files(place.host(environment))
+    place.say([*pip, wheel], {})
 
     def statistics():
         return json.loads(place.say([python, "-c", STATISTICS], variables))
@@ -146,6 +165,12 @@ def use(place, helper, wheel, index, program, driver):
     expect(left == [], f"{name}pip uninstall leaves nothing {left or ''}")
     place.say([python, program], variables)
     expect(True, f"{name}and the program runs as before")
+    return True
+
+
+def one_works(results):
+    """Fails if nothing was tried: of a driver that works, the result is true."""
+    expect(any(results), "a driver works here")
 
 
 def make_base(folder, release):
@@ -181,7 +206,10 @@ def in_root(release, helper, wheel, index, folder):
             shutil.copy(file, work)
         version = root.inside("python3", "--version").strip()
         print(f"ok      {release}, {version}, glibc {root.inside('ldd', '--version').split()[3]}", flush=True)
-        use(InRoot(root), f"/{helper.name}", f"/{wheel.name}", "/index", f"/{PROGRAM.name}", "PoCL")
+        words = (f"/{helper.name}", f"/{wheel.name}", "/index", f"/{PROGRAM.name}")
+        if not use(InRoot(root), *words, OF_PIP[0]):
+            root.apt("install", "pocl-opencl-icd")
+            one_works(use(InRoot(root), *words, driver) for driver in (MIXED, INTEL))
     finally:
         run("umount", "--lazy", work / "index")
         root.unmount()
@@ -221,7 +249,7 @@ def in_arm64(helper, wheel, folder):
         place = Emulated(work)
         machine = place.say([place.python, "-c", "import platform; print(*platform.uname()[4:5], *platform.libc_ver())"], {}).strip()
         expect(machine.startswith("aarch64 "), f"bookworm for {machine}")
-        use(place, f"/{helper.name}", f"/{wheel.name}", "/", f"/{PROGRAM.name}", OF_DEBIAN)
+        one_works([use(place, f"/{helper.name}", f"/{wheel.name}", "/", f"/{PROGRAM.name}", OF_DEBIAN)])
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -232,8 +260,7 @@ def main():
     helper, wheel, index = (pathlib.Path(path).resolve() for path in paths)
     if release == "here":
         with tempfile.TemporaryDirectory(dir=TOP / "target", prefix="wheel-") as folder:
-            for driver in OF_PIP:
-                use(Here(folder), helper, wheel, index, PROGRAM, driver)
+            one_works([use(Here(folder), helper, wheel, index, PROGRAM, driver) for driver in OF_PIP])
         return
     begin("ci/wheel --test", more[0])
     if release == "arm64":

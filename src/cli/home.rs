@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! ~/.local/lib/oclcache/ARCHITECTURE/{liboclcache.so,oclcache}    the copies
+//! ~/.local/lib/oclcache/ARCHITECTURE/oclcache-remote              and of the helper of the remote level, if it was beside the command
 //! ~/.local/lib/oclcache/profile.sh                                what the line in a shell's start-up file reads
 //! ~/.local/bin/oclcache                                           a script that starts the copy for this architecture
 //! $XDG_DATA_HOME/oclcache/vendors/oclcache-ARCHITECTURE.icd       for OCL_ICD_VENDORS
@@ -15,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
+use crate::companion::{COMMAND, REMOTE_HELPER};
 use crate::log::path;
 
 /// The file that registers us in a directory of drivers.
@@ -96,7 +98,12 @@ impl Copies {
     }
 
     pub fn command(&self) -> PathBuf {
-        self.directory().join("oclcache")
+        self.directory().join(COMMAND)
+    }
+
+    /// The helper of the remote level.
+    pub fn helper(&self) -> PathBuf {
+        self.directory().join(REMOTE_HELPER)
     }
 
     /// The script that starts the command.

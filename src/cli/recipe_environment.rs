@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::driver::environment::has_changed;
 use crate::driver::profile;
@@ -34,6 +35,21 @@ const NAMING: [&str; 14] = [
     "PLUGIN",
     "PRELOAD",
 ];
+
+/// The variable that `import pyopencl` sets to the directory of the package. The PoCL 1.2 of PyPI finds its own files by it.
+const PYOPENCL_HOME: &str = "PYOPENCL_HOME";
+
+/// This command's variables, and the one that PyOpenCL sets itself, so no shell has it, if the driver is in PyOpenCL's own directory
+/// of libraries. Its value follows from where the driver is, not from what a recipe says.
+pub fn with_pyopencl(own: &VariableMap, driver: &Path) -> VariableMap {
+    let mut known = own.clone();
+    let libraries = driver.parent().filter(|at| at.ends_with("pyopencl/.libs"));
+    if let Some(package) = libraries.and_then(Path::parent) {
+        let home = known.entry(PYOPENCL_HOME.into());
+        home.or_insert_with(|| package.into());
+    }
+    known
+}
 
 /// The variables of a driver family.
 fn of_family(family: &str) -> &'static Environment {
@@ -208,6 +224,29 @@ mod tests {
         for other in [&[][..], &[("CPATH", "/tmp")]] {
             let refusal = recorded(other).expect_err("it cannot be set");
             assert!(refusal.starts_with("CPATH has another value"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn what_pyopencl_sets_itself_is_known_from_the_place_of_its_driver() {
+        let home = "/home/u/venv/lib/python3.11/site-packages/pyopencl";
+        let one = Ingredient::new(
+            Kind::Environment,
+            PYOPENCL_HOME,
+            sha256_value(&sha256(home.as_bytes())),
+        );
+        let recorded = |driver: &str| {
+            let known = with_pyopencl(&own(&[]), Path::new(driver));
+            recorded("pocl", std::slice::from_ref(&one), &known)
+        };
+        let inside = format!("{home}/.libs/libpocl-1.so");
+        assert_eq!(recorded(&inside), Ok(own(&[(PYOPENCL_HOME, home)])));
+        for other in ["/usr/lib/libpocl.so", "/tmp/pyopencl/.libs/libpocl-1.so"] {
+            let refusal = recorded(other).expect_err("it is another value");
+            assert!(
+                refusal.starts_with("PYOPENCL_HOME has another value"),
+                "{refusal}"
+            );
         }
     }
 

@@ -8,6 +8,7 @@ mod options;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use super::output::ago;
 use super::recipe_environment::{self, VariableMap};
@@ -385,7 +386,8 @@ pub fn record_of_entry(key: &Key, meta: &Meta) -> JournalRecord {
 /// Why the baker would skip a recipe in the environment of this command.
 fn not_baked_here(meta: &Meta) -> Option<NotStored> {
     let own: VariableMap = std::env::vars_os().collect();
-    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, &own);
+    let known = recipe_environment::with_pyopencl(&own, Path::new(&meta.driver_library));
+    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, &known);
     let why = recorded.err()?;
     let mut not_stored = NotStored::by(NotBakeable::OtherEnvironment);
     let _ = write!(not_stored.words, " ({why})");

@@ -1,5 +1,6 @@
 //! `oclcache install` and `uninstall`: programs are cached as soon as it is done, nothing of others' is touched, and nothing is left.
 
+mod helper;
 mod this_shell;
 mod user;
 

@@ -255,9 +255,10 @@ fn audit_place(
     if entry.recipe().is_err() {
         return Err("it was stored without its source (`store_source`)".to_owned());
     }
+    let library = library(meta, filter, registered)?;
     Ok(WorkerSettings {
-        library: library(meta, filter, registered)?,
-        environment: environment(meta, own)?,
+        environment: environment(meta, own, &library)?,
+        library,
         executable: executable(meta)?,
         own_cache: OwnCache::Empty,
         is_private: true,
@@ -283,9 +284,10 @@ fn is_confined(meta: &Meta, refusal: impl FnOnce() -> Option<String>) -> Result<
     }
 }
 
-/// All environment variables of the process that compiles a recipe.
-fn environment(meta: &Meta, own: &VariableMap) -> Result<VariableMap, String> {
-    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, own)?;
+/// All environment variables of the process that compiles a recipe with this driver.
+fn environment(meta: &Meta, own: &VariableMap, driver: &Path) -> Result<VariableMap, String> {
+    let known = recipe_environment::with_pyopencl(own, driver);
+    let recorded = recipe_environment::recorded(&meta.driver_family, &meta.ingredients, &known)?;
     let mut all = recipe_environment::neutral(&meta.driver_family, own);
     if meta.imported {
         let family = &meta.driver_family;
@@ -336,8 +338,8 @@ fn place(
         return Ok(None);
     }
     Ok(Some(WorkerSettings {
+        environment: environment(meta, own, &library)?,
         library,
-        environment: environment(meta, own)?,
         executable: executable(meta)?,
         own_cache,
         is_private: meta.imported,

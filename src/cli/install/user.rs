@@ -23,6 +23,7 @@ use crate::cli::start_files::{
     LINE, LinePosition, StartFile, has_line, of_shell, target, with_line, zdotdir,
 };
 use crate::cli::vendors;
+use crate::companion::REMOTE_HELPER;
 use crate::log::{path, text};
 use crate::store::directory::Directory;
 
@@ -44,6 +45,10 @@ pub fn install(arguments: &InstallArgs, own: &Path, library: &Path) -> Result<Ex
     let mut plan = InstallPlan::for_user();
     plan.copy(library, &copies.library(), DATA)?;
     plan.copy(own, &copies.command(), PROGRAM)?;
+    let helper = own.with_file_name(REMOTE_HELPER);
+    if helper.is_file() {
+        plan.copy(&helper, &copies.helper(), PROGRAM)?;
+    }
     plan.write(&copies.launcher(), scripts.launcher(), PROGRAM)?;
     plan.write(&copies.profile(), scripts.profile(), DATA)?;
     match chosen.is_layer {
@@ -329,7 +334,7 @@ fn copy_files(copies: &Copies) -> Vec<PathBuf> {
         let name = file.file_name().unwrap_or_default().as_bytes();
         name.starts_with(TEMPORARY.as_bytes())
     };
-    let copies = [copies.library(), copies.command()];
+    let copies = [copies.library(), copies.command(), copies.helper()];
     copies.into_iter().chain(files.filter(is_left)).collect()
 }
 

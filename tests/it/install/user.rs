@@ -35,7 +35,7 @@ pub(super) fn home(world: &World) -> PathBuf {
     world.sandbox.path("home")
 }
 
-fn architecture() -> String {
+pub(super) fn architecture() -> String {
     let system = rustix::system::uname();
     system.machine().to_string_lossy().into_owned()
 }
