@@ -98,6 +98,7 @@ mod driver;
 mod fallible;
 mod file_fingerprint;
 mod filesystem;
+mod first_process;
 mod fork_generation;
 mod fork_safety;
 mod framing;

@@ -12,12 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use rustix::process::{getpid, getppid};
 
 use super::RUN_VARIABLE;
 use crate::companion;
 use crate::config::{self, Config, Name};
 use crate::driver::{Driver, path_of};
+use crate::first_process::is_about_to_end_with_ours;
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
 use crate::spawn_detached::Start;
@@ -53,9 +53,8 @@ pub const HANDED: [(&str, Name); 5] = [
 #[derive(Clone, Copy)]
 struct Birth {
     generation: u64,
-    /// Whether the process is the first of its system or container, or a child of that one. The end of such a process may end the
-    /// whole container.
-    is_of_init: bool,
+    /// Whether all processes may end with it.
+    ends_all: bool,
 }
 
 static BIRTH: OnceBox<Birth> = OnceBox::new();
@@ -72,7 +71,7 @@ pub fn born() {
     BIRTH.get_or_init(|| {
         Box::new(Birth {
             generation: generation(),
-            is_of_init: is_of_init(),
+            ends_all: is_about_to_end_with_ours(),
         })
     });
 }
@@ -120,7 +119,7 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
     if birth.generation != generation() {
         return Err("this is a forked child".into());
     }
-    if let Some(why) = refusal(config, birth.is_of_init) {
+    if let Some(why) = refusal(config, birth.ends_all) {
         return Err(why);
     }
     let library = path_of(born as fn() as usize).ok_or("the library's path is not known")?;
@@ -136,19 +135,14 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
 /// # Errors
 /// Why nothing was started, as a message.
 pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(), String> {
-    match refusal(config, is_of_init()) {
+    match refusal(config, is_about_to_end_with_ours()) {
         Some(why) => Err(why),
         None => bake(command, config, vendors).map(|start| start.now()),
     }
 }
 
-/// Whether this process is the first of its system or container, or a child of that one.
-pub fn is_of_init() -> bool {
-    getpid().is_init() || getppid().is_some_and(|parent| parent.is_init())
-}
-
-/// Why this process starts no process that outlives it.
-pub fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
+/// Why this process starts no process that outlives it. `ends_all`: whether all processes may end with it.
+pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
     match config.autobake() {
         Some(true) => return None,
         Some(false) => return Some("`autobake` is off".into()),
@@ -161,7 +155,7 @@ pub fn refusal(config: &Config, is_of_init: bool) -> Option<String> {
     if let Some(name) = JOBS.iter().find(is_set) {
         return Some(format!("{name} is set: this is a batch job"));
     }
-    if is_of_init {
+    if ends_all {
         return Some("it would be killed with the container or the service".into());
     }
     companion::is_confined().then(|| "system calls are filtered".into())

@@ -357,6 +357,38 @@ fn none_is_started_by_what_a_container_runs() {
     }
 }
 
+/// What somebody types there is a child of the first process as well, which goes on.
+#[test]
+fn one_is_started_by_what_is_typed_in_the_shell_of_a_container() {
+    let test = "what is typed in the shell of a container";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    let has = |program: &str, arguments: &[&str]| {
+        let can = Command::new(program).args(arguments).output();
+        can.is_ok_and(|ran| ran.status.success())
+    };
+    let is_namespace = ["--pid", "--fork", "--mount-proc", "true"];
+    if !has("unshare", &is_namespace) || !has("script", &["--version"]) {
+        return skipped(format_args!(
+            "{test} (no process namespace, or no `script`)"
+        ));
+    }
+    let typed = format!(
+        "{} behind ignoring; for process in /proc/[0-9]*; do readlink $process/exe; done; exit\n",
+        example("client").display()
+    );
+    let command = behind.place.path().join("oclcache").display().to_string();
+    let mut run = behind.sandbox.command(Way::Cached, "script");
+    run.args(["-qec", "unshare --pid --fork --mount-proc sh", "/dev/null"]);
+    run.env("OCLCACHE_AUTOBAKE", "auto");
+    run.stdin(fs::File::open(behind.sandbox.write("typed", typed)).expect("opened"));
+    let ran = behind.sandbox.run(&mut run).ok();
+    let said = ran.stdout.replace('\r', "");
+    let (_, behind_it) = said.rsplit_once(BUILT).expect("a build");
+    assert!(behind_it.contains(&command), "{said}");
+}
+
 /// A command that others can write is not run, and one that is missing is not missed.
 #[test]
 fn a_command_that_others_can_write_is_not_started() {

@@ -6,6 +6,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::open::usable_store;
 use crate::cli::registered_drivers::RegisteredDrivers;
 use crate::config::Config;
+use crate::first_process::is_about_to_end_with_ours;
 
 const ABOUT: &str = "audits";
 
@@ -20,7 +21,7 @@ pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport
     };
     if marks.is_empty() {
         let audited = match config.audit() {
-            Some(_) if autobake::refusal(config, autobake::is_of_init()).is_some() => {
+            Some(_) if autobake::refusal(config, is_about_to_end_with_ours()).is_some() => {
                 "no hit is audited, since programs do not start the baker here".to_owned()
             }
             Some(count) => format!("one hit in {count} is audited"),

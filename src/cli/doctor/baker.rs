@@ -8,6 +8,7 @@ use crate::cli::open::usable_store;
 use crate::cli::output::plural;
 use crate::companion;
 use crate::config::Config;
+use crate::first_process::is_about_to_end_with_ours;
 
 const ABOUT: &str = "baker";
 
@@ -24,7 +25,7 @@ pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorRepor
         let text = format!("{left}; programs cannot start the baker: {why}");
         return report.doubtful(ABOUT, text, fix);
     }
-    match autobake::refusal(config, autobake::is_of_init()) {
+    match autobake::refusal(config, is_about_to_end_with_ours()) {
         None if pending == 0 => report.good(ABOUT, format!("{left}; programs start the baker when needed")),
         None => report.good(
             ABOUT,
