@@ -100,10 +100,15 @@ impl FileSystems {
         *known.or_insert_with(|| FileSystem::change_time_at(path))
     }
 
-    /// When the file at this path, which has this fingerprint, was last changed, in nanoseconds since 1970. None if anybody but this
-    /// kernel sets that time.
+    /// The latest time at which the file at this path, which has this fingerprint, was last changed, in nanoseconds since 1970. None if
+    /// anybody but this kernel sets that time.
     pub fn kernels_change_time(&mut self, state: &FileFingerprint, path: &Path) -> Option<i128> {
         let (seconds, nanoseconds) = state.changed;
+        // Old inodes of ext4 have no room for parts.
+        let nanoseconds = match nanoseconds {
+            0 => 1_000_000_000,
+            parts => parts,
+        };
         let is_kernels = self.change_time(state, path) == ChangeTime::Kernel;
         is_kernels.then(|| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds))
     }

@@ -20,12 +20,14 @@ use super::search_path::library_path_at_start;
 use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems};
 use crate::proc_file;
 
-/// By how much older a change must be, in nanoseconds: kernels take the time of the last tick, of which there are at least 100 in a second.
-const MARGIN: i128 = 100_000_000;
+/// By how much older a change must be, in nanoseconds, since the clock may be set by so much unnoticed.
+const MARGIN: i128 = MAX_STEP;
 /// What has changed so shortly before a build is still changing, perhaps: a driver is being installed.
 const SETTLED: i128 = 2_000_000_000;
-/// By how much the two clocks may differ more than before. Smaller than [`MARGIN`].
-const MAX_STEP: u128 = 50_000_000;
+/// By how much the time of the day may move against a clock that nobody sets. It is read before and after that one, and a process may
+/// be kept waiting in between.
+const MAX_STEP: i128 = 10_000_000;
+const ATTEMPTS: u32 = 4;
 /// Where every search for libraries looks, and what leads there. They are young where a container has just been made.
 const USUAL: [&str; 3] = ["/etc/ld.so.cache", "/usr/lib", "/lib"];
 
@@ -57,26 +59,32 @@ impl Ways {
 /// The time of the day, and how far it is from a clock that nobody sets. In nanoseconds.
 #[derive(Clone, Copy)]
 struct Clocks {
+    /// As the kernel notes it in files: that of its last tick. A later change has no earlier time, however late the ticks come.
     day: i128,
     apart: i128,
 }
 
+fn nanoseconds(clock: ClockId) -> i128 {
+    let now = clock_gettime(clock);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+}
+
 impl Clocks {
-    fn now() -> Clocks {
-        let nanoseconds = |clock| {
-            let now = clock_gettime(clock);
-            i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
-        };
-        let day = nanoseconds(ClockId::Realtime);
-        Clocks {
-            day,
-            apart: day - nanoseconds(ClockId::Boottime),
-        }
+    /// None: the clocks cannot be compared, since this process is kept waiting all the time.
+    fn now() -> Option<Clocks> {
+        let day = nanoseconds(ClockId::RealtimeCoarse);
+        let apart = (0..ATTEMPTS).find_map(|_| {
+            let before = nanoseconds(ClockId::Boottime);
+            let now = nanoseconds(ClockId::Realtime);
+            let after = nanoseconds(ClockId::Boottime);
+            (after - before < MAX_STEP / 4).then_some(now - before)
+        });
+        Some(Clocks { day, apart: apart? })
     }
 
-    /// Whether somebody has set the time of the day since.
+    /// Whether somebody may have set the time of the day since.
     fn are_set_since(self) -> bool {
-        (Clocks::now().apart - self.apart).unsigned_abs() > MAX_STEP
+        Clocks::now().is_none_or(|now| (now.apart - self.apart).abs() > MAX_STEP / 2)
     }
 }
 
@@ -95,7 +103,7 @@ impl Moment {
 impl Driver {
     /// This moment, before a build. None: what identifies the driver has just changed, or depends on files that only a variable names.
     pub fn moment(&self) -> Option<Moment> {
-        let clocks = Clocks::now();
+        let clocks = Clocks::now()?;
         let loaded = LoadedObjects::now();
         let variables = OpeningVariables::now(self.profile);
         let mut places: BTreeSet<PathBuf> = USUAL.map(PathBuf::from).into();
@@ -208,7 +216,7 @@ mod tests {
 
     /// Long before now, and long after it.
     fn around() -> [i128; 2] {
-        let now = Clocks::now().day;
+        let now = Clocks::now().expect("clocks").day;
         [now - 3_600_000_000_000, now + 3_600_000_000_000]
     }
 
@@ -232,7 +240,7 @@ mod tests {
         let now = FileFingerprint::at(&file).expect("a file");
         let changed = FileSystems::default().kernels_change_time(&now, &file);
         let soon = changed.expect("a time") + MARGIN + 1;
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(std::time::Duration::from_millis(50));
         std::fs::write(directory.path().join("other"), "").expect("written");
         assert!(!is_settled(soon, &file, &none));
         assert!(is_settled(soon, &file, &ways));
@@ -242,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_is_noticed() {
-        let now = Clocks::now();
+        let now = Clocks::now().expect("clocks");
         assert!(!now.are_set_since());
         for step in [-1_000_000_000, 1_000_000_000] {
             let apart = now.apart + step;
