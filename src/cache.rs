@@ -203,10 +203,7 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
         Beginning::First(first) => {
             return cache.build_by_driver(ticket, BuildPlan::Meanwhile(first), call, started);
         }
-        Beginning::Behind(text) => {
-            let plan = cache.plan_behind(&text, &ticket, call, started);
-            (plan, BuildTurn::default())
-        }
+        Beginning::Behind(text) => cache.plan_behind(&text, &ticket, call, started),
     };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, BuildEnd::Refused, None, None);

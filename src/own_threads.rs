@@ -4,13 +4,13 @@
 //! - if the program limits its address space, of which the allocator takes 64 MiB for each thread,
 //! - if the program has a filter of system calls that its parent does not have: it may end a process that starts a thread.
 
-#![allow(unsafe_code)] // masks signals
+#![allow(unsafe_code)] // masks signals, and asks the C library
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getppid, getrlimit};
@@ -22,22 +22,44 @@ use crate::proc_file;
 /// How long a thread that waits sleeps before it looks again, should it not be woken.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Starts a thread that handles no signals.
+/// Starts a thread that handles no signals, with a stack of this size for itself.
 ///
 /// # Errors
 /// There can be no more threads.
-pub fn start(stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let mut started = Ok(());
+pub fn start(stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let mut started = None;
     without_signals(|| {
         let thread = thread::Builder::new().name("oclcache".into());
-        started = thread.stack_size(stack).spawn(run).map(drop);
+        let size = stack.saturating_add(taken_by_c_library());
+        started = Some(thread.stack_size(size).spawn(run));
     });
-    started
+    started.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))
+}
+
+/// How much of a thread's stack the C library takes: the thread-local variables of the libraries that the program was started with, which
+/// may be megabytes (measured: without this, a thread ended the process).
+fn taken_by_c_library() -> usize {
+    // SAFETY: only the address is taken. glibc's function tells the size; other C libraries put nothing there and have no such function.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
+    if function.is_null() {
+        return 0;
+    }
+    // SAFETY: the type that glibc and the standard library have for it (std::sys::thread::unix). It reads its argument at most.
+    unsafe {
+        let tell: unsafe extern "C" fn(*const libc::pthread_attr_t) -> libc::size_t =
+            std::mem::transmute(function);
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        let size = tell(&attributes);
+        libc::pthread_attr_destroy(&mut attributes);
+        size
+    }
 }
 
 /// What a function that runs on another thread is going to return.
 pub struct Promise<T> {
     shared: Arc<Shared<T>>,
+    thread: JoinHandle<()>,
     /// The process that has the thread.
     generation: u64,
 }
@@ -82,13 +104,17 @@ impl<T: Send + 'static> Promise<T> {
             of_thread.state.store(OVER, Ordering::Release);
             of_thread.changed.notify();
         });
-        started.ok()?;
+        let thread = started.ok()?;
         let until = Instant::now() + patience;
         loop {
             let seen = shared.changed.now();
             if shared.state.load(Ordering::Acquire) != STARTED {
                 let generation = generation();
-                return Some(Promise { shared, generation });
+                return Some(Promise {
+                    shared,
+                    thread,
+                    generation,
+                });
             }
             if Instant::now() >= until && shared.goes_on(GIVEN_UP) {
                 return None;
@@ -97,15 +123,19 @@ impl<T: Send + 'static> Promise<T> {
         }
     }
 
-    /// Waits for the result. None: a function has panicked, or this is a forked child, which has no such thread.
+    /// Waits for the result and for the end of the thread. None: a function has panicked, or this is a forked child, which has no such
+    /// thread.
     pub fn wait(self) -> Option<T> {
         loop {
             let seen = self.shared.changed.now();
-            if self.shared.state.load(Ordering::Acquire) == OVER {
-                return self.shared.result.lock().take();
-            }
             if self.generation != generation() {
+                std::mem::forget(self.thread);
                 return None;
+            }
+            if self.shared.state.load(Ordering::Acquire) == OVER {
+                // Programs that must have one thread may go on at once: unshare(CLONE_NEWUSER) asks for that.
+                let _ = self.thread.join();
+                return self.shared.result.lock().take();
             }
             self.shared.changed.wait(seen, Instant::now() + LOOK_AGAIN);
         }
@@ -226,6 +256,11 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(*held.lock(), 1);
+    }
+
+    #[test]
+    fn a_thread_has_its_stack_for_itself() {
+        assert!(cfg!(not(target_env = "gnu")) || taken_by_c_library() > 0);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::plan::{Draft, Plan};
-use super::single_flight::BuildTurn;
+use super::single_flight::{BuildTurn, FirstWait};
 use super::{BuildCall, Cache, bake};
 use crate::driver::moment::Moment;
-use crate::driver::{Driver, loaded_changes, reentrancy};
+use crate::driver::{Driver, loaded_changes, path_of, reentrancy};
 use crate::key::ingredients::Key;
 use crate::one_call;
 use crate::outcome::Bypass;
@@ -95,11 +95,18 @@ impl Cache {
         ticket: &Ticket,
         call: &BuildCall,
         started: Instant,
-    ) -> Result<Box<Plan>, Bypass> {
-        let has_waited = self.wait_for_first(text, ticket);
-        let plan = one_call::during(|| self.plan_call(ticket, call))?;
-        self.count_wait(&plan, has_waited, started, "for a first build");
-        Ok(plan)
+    ) -> (Result<Box<Plan>, Bypass>, BuildTurn) {
+        let ended = self.wait_for_first(text, ticket);
+        let plan = one_call::during(|| self.plan_call(ticket, call));
+        if let Ok(plan) = &plan {
+            self.count_wait(
+                plan,
+                ended != FirstWait::Nobody,
+                started,
+                "for a first build",
+            );
+        }
+        (plan, BuildTurn::after(ended))
     }
 
     /// The store, if this may be the first build in it.
@@ -127,7 +134,8 @@ impl Cache {
         let moment = Arc::new(draft.driver().moment()?);
         let at_begin = moment.clone();
         let plan = move || {
-            let plan = one_call::during(|| self.plan_as_at(draft, &at_begin));
+            let plan = || one_call::during(|| self.plan_as_at(draft, &at_begin));
+            let plan = at_begin.with_variables(plan);
             let lock = |plan: &Plan| {
                 let locks = self.written_store()?.locks();
                 match locks.try_lock(Purpose::Build(plan.key())) {
@@ -140,9 +148,10 @@ impl Cache {
             self.remember_digests();
             Planned { plan, guard }
         };
-        // Whoever calls us may hold the dynamic linker's lock.
+        // Whoever calls us may hold a lock of the dynamic linker's.
         let first = || {
             loaded_changes();
+            path_of(loaded_changes as *const () as usize);
         };
         let planned = Promise::new(STACK, PATIENCE, first, plan)?;
         tracing::debug!("a first build: the driver is identified meanwhile");

@@ -6,7 +6,7 @@ use std::time::Instant;
 use opencl_sys::CL_SUCCESS;
 
 use super::plan::Plan;
-use super::single_flight::{BuildTurn, Waited};
+use super::single_flight::{BuildTurn, FirstWait, Waited};
 use super::{Cache, bake, restore};
 use crate::cl::Context;
 use crate::driver::profile::Rebuild;
@@ -53,9 +53,21 @@ impl Cache {
         turn: &BuildTurn,
     ) -> Waited<Arc<CachedProgram>> {
         let started = Instant::now();
+        if turn.has_waited_in_vain() {
+            return Waited::Build(BuildTurn::default());
+        }
         // Another one may be building it without knowing the key.
-        if !turn.has_text() && self.wait_for_first(&plan.text_key(ticket.driver), ticket) {
-            self.count_wait(plan, true, started, "for a first build");
+        if !turn.has_text() {
+            let ended = self.wait_for_first(&plan.text_key(), ticket);
+            self.count_wait(
+                plan,
+                ended != FirstWait::Nobody,
+                started,
+                "for a first build",
+            );
+            if ended == FirstWait::InVain {
+                return Waited::Build(BuildTurn::default());
+            }
         }
         let find = || {
             let entry = self.look_up(plan)?;

@@ -7,7 +7,6 @@ mod state;
 mod text;
 
 use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -19,7 +18,7 @@ use super::headers::{are_unchanged, header, source_text};
 use crate::cl::{Context, Device, Program};
 use crate::driver::moment::Moment;
 use crate::driver::{BuildArguments, Driver, FloatState, device};
-use crate::key::ingredients::{Ingredient, Key, sha256};
+use crate::key::ingredients::{Ingredient, Key, Kind, key, sha256};
 use crate::key::options::Options;
 use crate::key::source::before_digits;
 use crate::outcome::{Bypass, Missed};
@@ -78,9 +77,9 @@ impl Plan {
             .collect()
     }
 
-    /// See [`text_key`].
-    pub(super) fn text_key(&self, driver: &Driver) -> Key {
-        text_key(driver, &self.recipe.base, &self.recipe.arguments)
+    /// See [`Draft::text_key`].
+    pub(super) fn text_key(&self) -> Key {
+        text_key(self.parts.iter().flat_map(|part| part.iter()))
     }
 
     /// The first digits of the key, for the log.
@@ -184,28 +183,17 @@ impl Draft {
         }
     }
 
-    /// See [`text_key`].
+    /// Stands for the key while that is not known: all of it but what identifies the driver.
     pub(super) fn text_key(&self) -> Key {
-        text_key(
-            self.inputs.driver,
-            &self.inputs.base,
-            &self.inputs.arguments,
-        )
+        let devices = self.devices.iter().flat_map(|device| device.iter());
+        text_key(devices.chain(self.own.all()))
     }
 }
 
-/// Stands for the key of a build while that is not known: a digest of the source and the options.
-fn text_key(driver: &Driver, base: &Base, arguments: &BuildArguments) -> Key {
-    let library = driver.library().as_os_str().as_bytes();
-    let source = match base {
-        Base::Source(text) | Base::Il(text, _) => &text[..],
-        Base::Linked(_) => b"",
-    };
-    let options = arguments.options.as_ref();
-    let options = options.map_or(&b""[..], |options| options.as_bytes());
-    let lengths = [library.len(), source.len()].map(usize::to_ne_bytes);
-    let text = [&lengths.concat()[..], library, source, options].concat();
-    Key(sha256(&text))
+fn text_key<'a>(ingredients: impl Iterator<Item = &'a Ingredient>) -> Key {
+    let is_told_later =
+        |one: &&Ingredient| matches!(one.kind, Kind::Driver | Kind::Environment | Kind::Functions);
+    key(ingredients.filter(|one| !is_told_later(one)))
 }
 
 /// An embedded header of a call: its name, and its program.

@@ -68,12 +68,25 @@ impl<T> Waited<T> {
     }
 }
 
+/// How a wait for a first build ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstWait {
+    /// There was none.
+    Nobody,
+    /// It has ended, and there may be an entry.
+    Over,
+    /// There is none, or none soon: whoever has waited builds at once.
+    InVain,
+}
+
 /// The right to build, while others wait if there is a lock. A drop without [`BuildTurn::published`] tells them to stop waiting.
 #[derive(Default)]
 pub struct BuildTurn {
     guard: Option<LockGuard>,
     /// The right to build the text, in a store where nobody may know the key.
     text: Option<LockGuard>,
+    /// This thread has waited in vain, and waits no more.
+    has_waited_in_vain: bool,
     /// The right to build among all hosts. In a box, since it is on the stack on which the driver works.
     lease: Option<Box<Lease>>,
 }
@@ -81,11 +94,9 @@ pub struct BuildTurn {
 impl BuildTurn {
     /// The right to build a text, of which this process does not know the key.
     pub(super) fn of_text(text: LockGuard) -> BuildTurn {
-        BuildTurn {
-            guard: None,
-            text: Some(text),
-            lease: None,
-        }
+        let mut turn = BuildTurn::default();
+        turn.text = Some(text);
+        turn
     }
 
     /// The same, with the lock of its key.
@@ -94,9 +105,21 @@ impl BuildTurn {
         self
     }
 
+    /// That of a thread that has waited for a first build.
+    pub(super) fn after(wait: FirstWait) -> BuildTurn {
+        let mut turn = BuildTurn::default();
+        turn.has_waited_in_vain = wait == FirstWait::InVain;
+        turn
+    }
+
     /// Whether it has the right to build the text.
     pub(super) fn has_text(&self) -> bool {
         self.text.is_some()
+    }
+
+    /// Whether this thread waits no more.
+    pub(super) fn has_waited_in_vain(&self) -> bool {
+        self.has_waited_in_vain
     }
 
     fn new(guard: Option<LockGuard>, lease: Option<Lease>) -> BuildTurn {
@@ -104,6 +127,7 @@ impl BuildTurn {
         BuildTurn {
             guard,
             text: None,
+            has_waited_in_vain: false,
             lease,
         }
     }
@@ -217,37 +241,43 @@ impl Cache {
         Waited::Build(turn)
     }
 
-    /// Waits while another process or thread builds this text, of which nobody may know the key yet: see `first_build`. Returns
-    /// whether there was anybody.
-    pub(super) fn wait_for_first(&self, text: &Key, ticket: &Ticket) -> bool {
+    /// Waits while another process or thread builds this text, of which nobody may know the key yet: see `first_build`.
+    pub(super) fn wait_for_first(&self, text: &Key, ticket: &Ticket) -> FirstWait {
         let store = self.written_store().filter(|_| self.looks_up());
         let Some(locks) = store.map(Store::locks) else {
-            return false;
+            return FirstWait::Nobody;
         };
         let is_taken = || matches!(locks.try_lock(Purpose::Build(*text)), LockAttempt::Taken);
         if !is_taken() {
-            return false;
+            return FirstWait::Nobody;
         }
         let before = locks.abandonments(text);
         let started = Instant::now();
         let in_vain = IN_VAIN.load(Ordering::Relaxed);
         let longest = longest_wait(None, in_vain);
         let mut pause = PAUSES.0;
-        while shadow::set_busy(ticket, true)
-            && !reentrancy::is_nested()
-            && !driver::is_ending()
-            && is_taken()
-            && locks.abandonments(text) == before
-        {
+        let ended = loop {
+            let may_wait = || !reentrancy::is_nested() && !driver::is_ending();
+            if locks.abandonments(text) != before || !shadow::set_busy(ticket, true) || !may_wait()
+            {
+                break FirstWait::InVain;
+            }
             if started.elapsed() >= longest {
                 IN_VAIN.fetch_max(in_vain.saturating_add(1), Ordering::Relaxed);
-                break;
+                break FirstWait::InVain;
             }
             std::thread::sleep(pause);
             pause = PAUSES.1.min(pause * 2);
-        }
+            // Asked before the mark of a build that was abandoned, which is made first.
+            if !is_taken() {
+                break match locks.abandonments(text) == before {
+                    true => FirstWait::Over,
+                    false => FirstWait::InVain,
+                };
+            }
+        };
         shadow::set_busy(ticket, false);
-        true
+        ended
     }
 
     pub(super) fn count_wait(&self, plan: &Plan, waited: bool, started: Instant, outcome: &str) {

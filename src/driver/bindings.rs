@@ -36,6 +36,7 @@ use super::file_memory::FileMemory;
 use super::files::matches;
 use super::identity::build_id_value;
 use super::loaded::{self, Changes, Object};
+use super::moment::Moment;
 use super::profile::DriverFiles;
 use super::{Driver, linker_state, process_variables};
 use crate::fork_safety::Mutex;
@@ -61,12 +62,12 @@ type Answer = Result<Arc<[Ingredient]>, Bypass>;
 
 impl Driver {
     /// The part of a key that tells which functions answer the driver's libraries. Found again after libraries were loaded or
-    /// unloaded.
+    /// unloaded. `moment`: of those that were loaded then.
     ///
     /// # Errors
     /// A function is in no library that is known.
-    pub fn bindings(&self, memory: &dyn FileMemory) -> Answer {
-        let changes = loaded::changes();
+    pub fn bindings(&self, moment: Option<&Moment>, memory: &dyn FileMemory) -> Answer {
+        let changes = moment.map_or_else(loaded::changes, |moment| moment.loaded.changes);
         if let Some((then, answer)) = &*self.bindings.0.lock()
             && *then == changes
         {
@@ -74,7 +75,10 @@ impl Driver {
         }
         // Without the lock, since the dynamic linker is asked.
         let started = std::time::Instant::now();
-        let answer = self.find_bindings(memory);
+        let answer = match moment {
+            Some(moment) => self.find_bindings(&moment.loaded.objects, memory),
+            None => self.find_bindings(&loaded::objects(), memory),
+        };
         tracing::debug!(
             us = started.elapsed().as_micros(),
             "looked up which functions answer the driver"
@@ -85,14 +89,14 @@ impl Driver {
 
     /// Whether the same functions still answer: slots are bound at the first call, and tools write to them.
     pub(super) fn has_bindings(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
-        let Ok(now) = self.find_bindings(memory) else {
+        let Ok(now) = self.find_bindings(&loaded::objects(), memory) else {
             return false;
         };
         let then = ingredients.iter().filter(|one| one.kind == Kind::Functions);
         then.eq(now.iter())
     }
 
-    fn find_bindings(&self, memory: &dyn FileMemory) -> Answer {
+    fn find_bindings(&self, objects: &[Object], memory: &dyn FileMemory) -> Answer {
         if !IS_READ {
             return Err(Bypass::UnidentifiedFunction);
         }
@@ -120,9 +124,8 @@ impl Driver {
                 || self.profile.files.iter().any(is_opened_by_it)
                 || self.layer.is_some() && object.is_layer_of_another()
         };
-        let objects = loaded::objects();
-        let closure = loaded::closure_by_root(&objects, |index| is_start(&objects[index]));
-        let world = World::new(&objects, &closure);
+        let closure = loaded::closure_by_root(objects, |index| is_start(&objects[index]));
+        let world = World::new(objects, &closure);
         let proven = self.proven_libraries();
         let mappings = OnceCell::new();
         let identity = |object: &Object| {
@@ -182,7 +185,7 @@ fn is_audited() -> bool {
         value.is_some_and(|value| !value.is_empty())
     };
     variables.any(names_one)
-        || std::env::var_os("LD_AUDIT").is_some_and(|value| !value.is_empty())
+        || process_variables::value("LD_AUDIT").is_some_and(|value| !value.is_empty())
         || {
             let mut is_named = false;
             each_image(

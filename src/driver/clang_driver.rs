@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::elf::Elf;
 use super::files::{children, entries};
+use super::process_variables;
 use super::real_paths::RealPaths;
 use super::search_path::add_new;
 
@@ -56,7 +57,7 @@ pub fn homes<'a>(
 pub const CLANG_VARIABLE: &str = "POCL_PATH_CLANG";
 
 fn home_by_variable() -> Option<PathBuf> {
-    let path = PathBuf::from(std::env::var_os(CLANG_VARIABLE)?);
+    let path = PathBuf::from(process_variables::value(CLANG_VARIABLE)?);
     path.parent().map(Path::to_owned)
 }
 
@@ -208,7 +209,7 @@ pub struct Candidate {
 /// `homes`: where clang's driver may be.
 pub fn candidates(name: &str, homes: &[PathBuf], real: &RealPaths) -> Vec<Candidate> {
     let mut found = Vec::new();
-    let variable = |name| std::env::var_os(name).unwrap_or_default();
+    let variable = |name| process_variables::value(name).unwrap_or_default();
     let compiler_path = variable("COMPILER_PATH");
     for prefix in compiler_path.as_bytes().split(|byte| *byte == b':') {
         if compiler_path.is_empty() {

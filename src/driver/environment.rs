@@ -45,6 +45,11 @@ impl OpeningVariables {
         }
     }
 
+    /// The variables, each with its NUL.
+    pub(super) fn variables(&self) -> &[u8] {
+        &self.variables
+    }
+
     /// Whether one of the variables names a file that is in the key.
     pub(super) fn name_files(&self, profile: &Profile) -> bool {
         let variables = self.variables.split(|byte| *byte == 0);
@@ -372,7 +377,7 @@ fn is_camel_case(name: &str) -> bool {
 /// # Errors
 /// It cannot be looked at for now, and the driver may be luckier.
 fn configuration_file(name: &str) -> io::Result<Option<Option<Vec<u8>>>> {
-    let path = match (name.strip_prefix("~/"), std::env::var_os("HOME")) {
+    let path = match (name.strip_prefix("~/"), process_variables::value("HOME")) {
         (Some(below), Some(home)) => PathBuf::from(home).join(below),
         (Some(_), None) => return Ok(None),
         (None, _) => name.into(),

@@ -26,6 +26,7 @@ use super::names::ScannedLibrary;
 use super::needed::needed_by;
 use super::opened_by_name::{self, OpenedByName, said_by};
 use super::path_map::PathMap;
+use super::process_variables;
 use super::profile::DriverFiles;
 use super::real_paths::{RealPaths, WatchedPaths};
 use super::search_memory;
@@ -332,7 +333,7 @@ impl<'a> Candidates<'a> {
             "{} {:?}",
             self.driver.profile.family, self.driver.profile.files
         );
-        let clang = std::env::var_os(clang_driver::CLANG_VARIABLE).unwrap_or_default();
+        let clang = process_variables::value(clang_driver::CLANG_VARIABLE).unwrap_or_default();
         let directories = [library_path_at_start(), self.said()];
         let is_own = |object| match self.is_own(object) {
             true => &b"own"[..],

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::files::children;
+use super::process_variables;
 use super::profile::IncludeDir;
 use super::real_paths::RealPaths;
 use super::{Driver, loaded};
@@ -19,7 +20,9 @@ impl Driver {
                 IncludeDir::At(path) => found.push(path.into()),
                 IncludeDir::ClangResources => found.extend(self.clang_resources()?),
                 IncludeDir::PoclCache => {
-                    found.push(pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)));
+                    found.push(pocl_cache(|name| {
+                        process_variables::value(name).map(PathBuf::from)
+                    }));
                 }
             }
         }
@@ -31,7 +34,7 @@ impl Driver {
     /// The directory of the driver's own cache, if it is known to have one. If that cache is off, PoCL removes its files when a
     /// program is released (pocl_runtime_config.c: a value that does not begin with `1` is off; measured).
     pub fn own_cache(&self) -> Option<PathBuf> {
-        let is_off = std::env::var_os("POCL_KERNEL_CACHE")
+        let is_off = process_variables::value("POCL_KERNEL_CACHE")
             .is_some_and(|value| !value.as_bytes().starts_with(b"1"));
         self.program_dir().filter(|_| !is_off)
     }
@@ -40,7 +43,7 @@ impl Driver {
     /// they are there as well.
     pub(super) fn program_dir(&self) -> Option<PathBuf> {
         (self.profile.keeps_a_cache())
-            .then(|| pocl_cache(|name| std::env::var_os(name).map(PathBuf::from)))
+            .then(|| pocl_cache(|name| process_variables::value(name).map(PathBuf::from)))
     }
 
     /// The directories of clang's own headers, for the libraries that are loaded now. Found again after a library was loaded.

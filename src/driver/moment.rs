@@ -7,15 +7,19 @@
 //! change.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::Driver;
 use super::environment::OpeningVariables;
 use super::file_memory::FileMemory;
 use super::loaded::{self, LoadedObjects};
-use super::real_paths::WatchedPaths;
+use super::process_variables;
+use super::real_paths::{WatchedPaths, holds_no_library};
 use super::search_path::library_path_at_start;
 use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems};
 use crate::proc_file;
@@ -35,7 +39,7 @@ const USUAL: [&str; 3] = ["/etc/ld.so.cache", "/usr/lib", "/lib"];
 pub struct Moment {
     pub(super) loaded: LoadedObjects,
     variables: OpeningVariables,
-    mounts: Vec<u8>,
+    mounts: Mounts,
     ways: Ways,
     clocks: Clocks,
 }
@@ -89,14 +93,39 @@ impl Clocks {
 }
 
 /// The mounts of this process: another file system may come to the place of one.
-fn mounts() -> Option<Vec<u8>> {
-    proc_file::read_own("mountinfo").ok()
+struct Mounts {
+    listed: Vec<u8>,
+    /// Tells of each change, also of one that is taken back, or that gives another file system the number of the one before it
+    /// (proc_pid_mountinfo(5)).
+    changes: File,
+}
+
+impl Mounts {
+    fn now() -> io::Result<Mounts> {
+        Ok(Mounts {
+            changes: File::open("/proc/thread-self/mountinfo")?,
+            listed: proc_file::read_own("mountinfo")?,
+        })
+    }
+
+    fn are_the_same(&self) -> bool {
+        let wanted = PollFlags::PRI | PollFlags::ERR;
+        let mut polled = [PollFd::new(&self.changes, wanted)];
+        let told = poll(&mut polled, Some(&Timespec::default())).is_ok();
+        told && !polled[0].revents().intersects(wanted)
+            && proc_file::read_own("mountinfo").is_ok_and(|now| now == self.listed)
+    }
 }
 
 impl Moment {
     /// The number of libraries that had been loaded.
     pub fn loads(&self) -> u64 {
         self.loaded.changes.loads
+    }
+
+    /// Runs in another thread with the variables of this moment.
+    pub fn with_variables<T>(&self, run: impl FnOnce() -> T) -> T {
+        process_variables::as_at(self.variables.variables(), run)
     }
 }
 
@@ -109,12 +138,17 @@ impl Driver {
         let mut places: BTreeSet<PathBuf> = USUAL.map(PathBuf::from).into();
         places.extend(library_path_at_start());
         if !self.profile.tools.is_empty() {
-            let path = std::env::var_os("PATH").unwrap_or_default();
+            let path = process_variables::value("PATH").unwrap_or_default();
             places.extend(std::env::split_paths(&path));
         }
         for object in loaded.objects.iter().filter(|object| object.is_in_a_file()) {
             places.extend(object.path.parent().map(Path::to_owned));
             places.insert(object.path.clone());
+        }
+        // What is in the working directory cannot be told afterwards.
+        let is_told = |place: &PathBuf| place.is_absolute() || holds_no_library(place);
+        if !places.iter().all(is_told) {
+            return None;
         }
         places.retain(|place| place.is_absolute());
         let ways = Ways::to(&places);
@@ -126,7 +160,7 @@ impl Driver {
         Some(Moment {
             loaded,
             variables,
-            mounts: mounts()?,
+            mounts: Mounts::now().ok()?,
             ways,
             clocks,
         })
@@ -164,8 +198,11 @@ impl Driver {
                 "variables",
                 OpeningVariables::now(self.profile) == moment.variables,
             ),
-            ("files", watched.all(is_settled)),
-            ("mounts", mounts().as_ref() == Some(&moment.mounts)),
+            (
+                "files",
+                watched.all(|watched| watched.hold() && is_settled(watched)),
+            ),
+            ("mounts", moment.mounts.are_the_same()),
             ("clock", !moment.clocks.are_set_since()),
         ];
         let changed = unchanged.iter().find(|(_, is_unchanged)| !is_unchanged);
@@ -180,20 +217,29 @@ impl Driver {
 /// known to be what led there then. `led`: directories that were only passed.
 fn are_settled_at(day: i128, read: &[&Path], led: &[&Path], ways: &Ways) -> bool {
     let mut systems = FileSystems::default();
+    let mut is_old = |path: &Path, state: FileFingerprint| {
+        let changed = systems.kernels_change_time(&state, path);
+        changed.is_some_and(|changed| changed + MARGIN < day)
+    };
     let mut is_settled = |path: &Path, is_read: bool| {
-        let Ok(metadata) = std::fs::symlink_metadata(path) else {
-            return true; // the directory where it is not tells whether it was there
+        let metadata = match std::fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            // The directory where it is not tells whether it was there.
+            Err(error) if is_read && is_absent(&error) => {
+                let above = path.ancestors().skip(1);
+                let mut above = above.filter_map(|path| Some((path, FileFingerprint::at(path)?)));
+                return above
+                    .next()
+                    .is_some_and(|(path, state)| is_old(path, state));
+            }
+            Err(error) => return is_absent(&error),
         };
         let own = FileFingerprint::of(&metadata);
         if !is_read && ways.0.get(path) == Some(&own.file) {
             return true;
         }
         let target = metadata.is_symlink().then(|| FileFingerprint::at(path));
-        let mut states = [Some(own), target.flatten()].into_iter().flatten();
-        states.all(|state| {
-            let changed = systems.kernels_change_time(&state, path);
-            changed.is_some_and(|changed| changed + MARGIN < day)
-        })
+        is_old(path, own) && target.flatten().is_none_or(|target| is_old(path, target))
     };
     let is_read: BTreeSet<&Path> = read.iter().copied().collect();
     let above = read.iter().flat_map(|path| path.ancestors().skip(1));
@@ -208,6 +254,11 @@ fn are_settled_at(day: i128, read: &[&Path], led: &[&Path], ways: &Ways) -> bool
         tracing::debug!(%file, "this file has just changed, or its file system does not tell when");
     }
     unsettled.is_none()
+}
+
+/// Whether an error says that nothing is there.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -245,6 +296,8 @@ mod tests {
         assert!(!is_settled(soon, &file, &none));
         assert!(is_settled(soon, &file, &ways));
         assert!(!is_settled(soon, directory.path(), &ways));
+        // A file that is not there may have been there before the directory was changed.
+        assert!(!is_settled(soon, &directory.path().join("gone"), &ways));
         assert!(are_settled_at(soon, &[&file], &[directory.path()], &ways));
     }
 

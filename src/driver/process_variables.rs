@@ -1,7 +1,9 @@
 //! The variables of this process, as bytes: `NAME=VALUE` texts that each end with a NUL.
 
-use std::ffi::{CStr, OsStr, c_char};
+use std::cell::RefCell;
+use std::ffi::{CStr, OsStr, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 
 use once_cell::race::OnceBox;
 
@@ -12,8 +14,48 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
+thread_local! {
+    /// What [`as_at`] has set.
+    static OF_MOMENT: RefCell<Option<Rc<[u8]>>> = const { RefCell::new(None) };
+}
+
+/// Runs with these variables, as [`current`] gave them, in place of the current ones, in this thread: the program and its drivers may
+/// change those at any time while another thread of ours works, and free what it reads (measured).
+pub fn as_at<T>(variables: &[u8], run: impl FnOnce() -> T) -> T {
+    struct Before(Option<Rc<[u8]>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            OF_MOMENT.set(self.0.take());
+        }
+    }
+    let _before = Before(OF_MOMENT.replace(Some(variables.into())));
+    run()
+}
+
+fn of_moment() -> Option<Rc<[u8]>> {
+    OF_MOMENT.with_borrow(Clone::clone)
+}
+
+/// The value of a variable. Only this asks for it in a module of drivers: see [`as_at`].
+pub fn value(name: &str) -> Option<OsString> {
+    let Some(variables) = of_moment() else {
+        return std::env::var_os(name);
+    };
+    let variables = variables.split(|byte| *byte == 0);
+    let mut values =
+        variables.filter_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+    values
+        .next()
+        .map(|value| OsStr::from_bytes(value).to_owned())
+}
+
 /// Calls the function for each variable with its NUL, until it says no. Makes no copies, unlike `std::env::vars_os`.
 fn all_variables(mut each: impl FnMut(&[u8]) -> bool) {
+    if let Some(variables) = of_moment() {
+        let mut variables = variables.split_inclusive(|byte| *byte == 0);
+        let _ = variables.all(each);
+        return;
+    }
     // SAFETY: a NULL-terminated array of C strings, or NULL (environ(7)). It must not be changed meanwhile, as for drivers and
     // everybody else who reads it.
     unsafe {
@@ -68,4 +110,24 @@ pub fn parse(text: &[u8]) -> Option<(&OsStr, &OsStr)> {
     let end = 1 + text.get(1..)?.iter().position(|byte| *byte == b'=')?;
     let (name, value) = (&text[..end], &text[end + 1..]);
     Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_may_have_the_variables_of_another_moment() {
+        let now = current();
+        assert!(is_current(&now) && value("PATH").is_some());
+        let then = b"PATH=/then\0A=1\0A=2\0EMPTY=\0";
+        as_at(then, || {
+            assert_eq!(current(), then);
+            assert!(is_current(then) && !is_current(&now));
+            let values = ["PATH", "A", "EMPTY", "PAT", "HOME"].map(value);
+            let expected = [Some("/then"), Some("1"), Some(""), None, None];
+            assert_eq!(values, expected.map(|value| value.map(OsString::from)));
+        });
+        assert!(is_current(&now));
+    }
 }

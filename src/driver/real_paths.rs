@@ -88,7 +88,7 @@ pub fn may_be_of_library(name: &[u8]) -> bool {
 const MAX_LISTED: usize = 32 << 10;
 
 /// Whether a directory is not there, or has no name of a library. False if it is too large to be listed in each process, or cannot be.
-fn holds_no_library(directory: &Path) -> bool {
+pub fn holds_no_library(directory: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(directory, flags, Mode::empty()) {
         Ok(opened) => opened,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 
 use super::clang_driver::{Candidate, can_run};
+use super::process_variables;
 use super::real_paths::RealPaths;
 use super::search_path::add_new;
 use crate::regular_file;
@@ -144,7 +145,7 @@ fn may_read(path: &Path) -> bool {
 /// The programs of a name in the search path, up to the first that certainly runs (execvp(3)).
 fn programs_in_path(name: &Path, real: &RealPaths) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = process_variables::value("PATH").unwrap_or_default();
     for directory in std::env::split_paths(&path) {
         real.watch(match directory.as_os_str().is_empty() {
             true => Path::new("."),

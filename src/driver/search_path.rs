@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::files::children;
 use super::linker_state;
+use super::process_variables;
 use super::real_paths::RealPaths;
 use crate::proc_file;
 use crate::regular_file;
@@ -115,14 +116,14 @@ fn is_of_a_name(byte: &u8) -> bool {
 /// The directories of LD_LIBRARY_PATH as it is now, for a program in this directory: programs that are started have this value. The
 /// dynamic linker of this process has those of [`library_path_at_start`].
 pub fn library_path(origin: &Path) -> Vec<PathBuf> {
-    let value = std::env::var_os("LD_LIBRARY_PATH");
+    let value = process_variables::value("LD_LIBRARY_PATH");
     value.map_or_else(Vec::new, |value| of_variable(&value, origin))
 }
 
 /// The directories of LD_LIBRARY_PATH as the dynamic linker of this process has them, and as the variable is now.
 pub fn library_path_at_start() -> Vec<PathBuf> {
     let mut found = linker_state::search_path().unwrap_or_default();
-    if std::env::var_os("LD_LIBRARY_PATH").is_some() {
+    if process_variables::value("LD_LIBRARY_PATH").is_some() {
         let program = proc_file::running_program().unwrap_or_default();
         found.extend(library_path(directory(&program)));
     }

@@ -25,6 +25,7 @@ use super::loaded;
 use super::names::ScannedLibrary;
 use super::needed::{Needed, needed_by};
 use super::numbered_names::NumberedNames;
+use super::process_variables;
 use super::real_paths::{RealPaths, WatchedPaths};
 use super::scripts::with_files_of_scripts;
 use super::search_memory;
@@ -119,7 +120,7 @@ impl Tools {
 }
 
 fn variable(name: &str) -> OsString {
-    std::env::var_os(name).unwrap_or_default()
+    process_variables::value(name).unwrap_or_default()
 }
 
 /// The variables that decide what a search finds, apart from LD_PRELOAD.

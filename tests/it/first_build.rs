@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::functions::compile;
 use crate::support::{Driver, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 5; }\n";
@@ -167,4 +168,62 @@ fn a_first_build_is_not_stored_if_what_identifies_the_driver_changes_meanwhile()
         assert_eq!(later, ["miss", "hit"], "{what}, log:\n{log}");
         assert!(log.contains("not stored"), "{what}, log:\n{log}");
     }
+}
+
+/// The C library puts that on the stack of each thread.
+#[test]
+fn a_program_with_megabytes_of_thread_local_data_is_identified_meanwhile_as_well() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    let source = "__thread char data[4 << 20]; char *get(int place) { return data + place; }\n";
+    let source = sandbox.write("data.c", source);
+    // Apart, since other files come and go beside the source.
+    fs::create_dir(sandbox.path("lib")).expect("made");
+    let library = sandbox.path("lib/libdata.so");
+    let Some(()) = compile(&library, &source, &["-shared", "-fPIC"]) else {
+        return;
+    };
+    std::thread::sleep(SETTLED);
+    let ran = || {
+        sandbox
+            .run(builder(&sandbox).env("LD_PRELOAD", &library))
+            .ok()
+    };
+    let first = ran();
+    assert!(first.stderr.contains(FIRST), "{}", first.stderr);
+    let second = outcomes(&ran().stderr);
+    assert_eq!(
+        second
+            .iter()
+            .map(|(how, _)| how.as_str())
+            .collect::<Vec<_>>(),
+        ["hit"]
+    );
+}
+
+/// Nobody can tell afterwards what was in the working directory.
+#[test]
+fn a_driver_that_may_find_libraries_in_the_working_directory_is_identified_first() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    let working = sandbox.path("working");
+    fs::create_dir(&working).expect("made");
+    fs::write(working.join("some.so.txt"), "").expect("written");
+    let ran = || {
+        let mut command = builder(&sandbox);
+        command
+            .env("LD_LIBRARY_PATH", "/nowhere:")
+            .current_dir(&working);
+        sandbox.run(&mut command).ok()
+    };
+    let first = ran();
+    assert!(!first.stderr.contains(FIRST), "{}", first.stderr);
+    let second = outcomes(&ran().stderr);
+    assert_eq!(
+        second
+            .iter()
+            .map(|(how, _)| how.as_str())
+            .collect::<Vec<_>>(),
+        ["hit"]
+    );
 }

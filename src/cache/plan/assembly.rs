@@ -56,6 +56,13 @@ impl OwnIngredients {
         })
     }
 
+    /// All of them, without those of the surroundings.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Ingredient> {
+        self.before_surroundings
+            .iter()
+            .chain(&self.behind_surroundings)
+    }
+
     /// All of them, with those of the surroundings.
     pub(super) fn with(self, surroundings: Vec<Ingredient>) -> Vec<Ingredient> {
         let mut all = self.before_surroundings;

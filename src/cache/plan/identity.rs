@@ -49,7 +49,7 @@ impl Cache {
         if surroundings.has_changed {
             return Err(Bypass::ChangedVariables);
         }
-        let bindings = driver.bindings(&look)?;
+        let bindings = driver.bindings(moment, &look)?;
         look.keep();
         if moment.is_none() {
             self.remember_digests();
