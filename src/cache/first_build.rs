@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::plan::{Draft, Plan};
 use super::single_flight::{BuildTurn, FirstWait};
-use super::{BuildCall, Cache, bake};
+use super::{BuildCall, Cache, bake, nanoseconds};
 use crate::driver::moment::Moment;
 use crate::driver::{Driver, loaded_changes, path_of, reentrancy};
 use crate::key::ingredients::Key;
@@ -57,6 +57,7 @@ impl Cache {
     /// Begins a first build, if this is one, or plans the build.
     #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn begin(&'static self, ticket: &Ticket, call: &BuildCall) -> Beginning {
+        let started = Instant::now();
         let planned = |turn| Beginning::Planned(self.plan_call(ticket, call), turn);
         let ordinary = || planned(BuildTurn::default());
         let Some(store) = self.unused_store(ticket, call) else {
@@ -77,12 +78,18 @@ impl Cache {
             return planned(turn);
         }
         match self.build_first(draft) {
-            Some((moment, planned)) => Beginning::First(Box::new(FirstBuild {
-                driver: ticket.driver,
-                moment,
-                planned,
-                turn,
-            })),
+            Some((moment, planned)) => {
+                tracing::debug!(
+                    key_ns = nanoseconds(started.elapsed()),
+                    "a first build: the driver is identified meanwhile"
+                );
+                Beginning::First(Box::new(FirstBuild {
+                    driver: ticket.driver,
+                    moment,
+                    planned,
+                    turn,
+                }))
+            }
             None => planned(turn),
         }
     }
@@ -154,7 +161,6 @@ impl Cache {
             path_of(loaded_changes as *const () as usize);
         };
         let planned = Promise::new(STACK, PATIENCE, first, plan)?;
-        tracing::debug!("a first build: the driver is identified meanwhile");
         Some((moment, planned))
     }
 }

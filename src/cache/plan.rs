@@ -29,7 +29,7 @@ use assembly::OwnIngredients;
 use identity::CallIdentity;
 pub(super) use shared_parts::SharedParts;
 pub(super) use state::{has_inner_kernels, has_kernels};
-use text::CallText;
+use text::{CallText, check_options};
 
 /// Peak memory of a call as a multiple of the length of its texts: the source, the key's copy with lines joined, and the entry that
 /// is read or written, with the encoding and the compression of its recipe.
@@ -58,8 +58,8 @@ pub struct Plan {
     pub recipe: Arc<Recipe>,
     /// How many libraries had been loaded when the key was made.
     pub loads: u64,
-    /// Whether the driver is known to have compiled as the key says. Only of a first build it may not be: see [`super::first_build`].
-    pub is_settled: bool,
+    /// Whether the driver is known to have compiled as the key says; else why not. See [`super::first_build`].
+    pub is_settled: Result<(), &'static str>,
 }
 
 impl Plan {
@@ -135,10 +135,9 @@ impl Plan {
     /// # Errors
     /// The driver may have read a header before or after a change.
     pub fn still_holds(&self) -> Result<(), &'static str> {
-        match (self.recipe.closure.is_untouched(), self.is_settled) {
-            (false, _) => Err("a header was changed, made or removed meanwhile"),
-            (true, false) => Err("what identifies the driver may have changed meanwhile"),
-            (true, true) => Ok(()),
+        match self.recipe.closure.is_untouched() {
+            false => Err("a header was changed, made or removed meanwhile"),
+            true => self.is_settled,
         }
     }
 }
@@ -238,6 +237,7 @@ impl Cache {
     ) -> Result<CallInputs, Bypass> {
         state::check(ticket, headers.is_some())?;
         let driver = ticket.driver;
+        check_options(arguments)?;
         check_room(texts_of(ticket, headers.unwrap_or_default()), arguments)?;
         let base = base_of(ticket)?;
         let operation = match headers {
@@ -295,6 +295,7 @@ impl Cache {
         {
             return Err(Bypass::TooLarge);
         }
+        check_options(arguments)?;
         // The program that a link makes is as large as what it was compiled from, roughly.
         let texts = inputs.iter().map(|input| input.texts);
         check_room(texts.fold(0, usize::saturating_add), arguments)?;
@@ -400,7 +401,7 @@ impl Cache {
             )),
             options,
             loads: identity.loads,
-            is_settled: true,
+            is_settled: Ok(()),
         })
     }
 }

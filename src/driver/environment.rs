@@ -24,6 +24,8 @@ use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::regular_file;
 
+/// How often names are looked for. Twice is enough.
+const MAX_ROUNDS: u32 = 4;
 /// A larger file is no configuration file.
 const MAX_CONFIGURATION_BYTES: u64 = 1 << 20;
 
@@ -425,16 +427,16 @@ impl Driver {
             memory,
         };
         let mut chosen = self.variables.chosen(&self.opened_in, &choice);
-        let unknown = choice.unknown.take();
-        if !unknown.is_empty() {
+        // Which names matter may depend on whether another one occurs.
+        for _ in 0..MAX_ROUNDS {
+            let unknown = choice.unknown.take();
+            if unknown.is_empty() {
+                break;
+            }
             for names in [choice.libraries, choice.tools] {
                 names.look_for(&unknown, memory).ok()?;
             }
-            let choice = Choice {
-                occurring: RefCell::default(),
-                unknown: RefCell::default(),
-                ..choice
-            };
+            choice.occurring.take();
             chosen = self.variables.chosen(&self.opened_in, &choice);
         }
         let [now, opened, started] = chosen?;

@@ -166,50 +166,47 @@ impl Driver {
         })
     }
 
-    /// Whether what identifies the driver, and its surroundings, is as it was then. False: it is unknown.
+    /// Whether what identifies the driver, and its surroundings, is as it was then; else what may not be.
     ///
     /// Directories below the working directory in which no library is may have had one then: programs write there at any time. If the
     /// driver has opened it, that is seen as with each library that nothing names (see `late`).
-    pub fn is_as_at(&self, moment: &Moment, memory: &dyn FileMemory) -> bool {
-        let Some(known) = self.known_identity(memory) else {
-            return false;
-        };
-        let tools = match self.profile.tools.is_empty() {
-            true => None,
-            false => match self.variables.tools_now() {
-                Some(tools) => Some(tools),
-                None => return false,
-            },
-        };
+    ///
+    /// # Errors
+    /// Why it is unknown.
+    pub fn is_as_at(&self, moment: &Moment, memory: &dyn FileMemory) -> Result<(), &'static str> {
+        let known = self.known_identity(memory);
+        let known = known.ok_or("the driver is not identified any more")?;
+        let tools = self.variables.tools_now();
+        if tools.is_none() && !self.profile.tools.is_empty() {
+            return Err("a variable has changed while the first build ran");
+        }
         let watched = tools.iter().map(|tools| tools.watched());
         let mut watched = watched.chain([known.watched()]);
         let is_settled = |watched: &WatchedPaths| {
             let paths = watched.absolute();
-            paths.is_some_and(|[read, led]| {
+            let is_settled = |[read, led]: [Vec<&Path>; 2]| {
                 are_settled_at(moment.clocks.day, &read, &led, &moment.ways)
-            })
+            };
+            watched.hold() && paths.is_some_and(is_settled)
         };
-        let unchanged = [
-            (
-                "libraries",
-                loaded::changes().unloads == moment.loaded.changes.unloads,
-            ),
-            (
-                "variables",
-                OpeningVariables::now(self.profile) == moment.variables,
-            ),
-            (
-                "files",
-                watched.all(|watched| watched.hold() && is_settled(watched)),
-            ),
-            ("mounts", moment.mounts.are_the_same()),
-            ("clock", !moment.clocks.are_set_since()),
-        ];
-        let changed = unchanged.iter().find(|(_, is_unchanged)| !is_unchanged);
-        if let Some((what, _)) = changed {
-            tracing::debug!(what, "it may have changed since the build began");
+        if loaded::changes().unloads != moment.loaded.changes.unloads {
+            return Err("a library was unloaded while the first build ran");
         }
-        changed.is_none()
+        if OpeningVariables::now(self.profile) != moment.variables {
+            return Err("a variable or a configuration file has changed while the first build ran");
+        }
+        if !watched.all(is_settled) {
+            return Err(
+                "a file or directory of the driver may have changed while the first build ran",
+            );
+        }
+        if !moment.mounts.are_the_same() {
+            return Err("something was mounted or unmounted while the first build ran");
+        }
+        match moment.clocks.are_set_since() {
+            true => Err("the clock was set while the first build ran"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Copies of real drivers in a sandbox, of which a test may change any file.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Driver, Sandbox};
+use crate::support::{Driver, Sandbox, built};
 
 /// A driver whose files stand in a directory of the test's own.
 pub struct DriverCopy {
@@ -121,9 +123,28 @@ fn put_tree(from: &Path, to: &Path) {
     }
 }
 
-/// A link where that is possible, which costs nothing, and else a copy.
+/// A link to a copy of the tests' own where that is possible, and else a copy. A link to the file itself would change its state, so that
+/// other tests, which use the driver at the same time, could not tell whether that has changed.
 fn put(from: &Path, to: &Path) {
-    if fs::hard_link(from, to).is_err() {
+    let linked = original(from).and_then(|original| fs::hard_link(original, to));
+    if linked.is_err() {
         fs::copy(from, to).expect("copied");
     }
+}
+
+/// The tests' own copy of a file, which is made once.
+fn original(of: &Path) -> io::Result<PathBuf> {
+    let metadata = fs::metadata(of)?;
+    let directory = built().join("originals");
+    fs::create_dir_all(&directory)?;
+    let state = (of, metadata.len(), metadata.modified()?);
+    let mut hash = DefaultHasher::new();
+    state.hash(&mut hash);
+    let place = directory.join(format!("{:016x}", hash.finish()));
+    if !place.exists() {
+        let new = tempfile::NamedTempFile::new_in(&directory)?;
+        fs::copy(of, new.path())?;
+        new.persist(&place)?;
+    }
+    Ok(place)
 }

@@ -136,17 +136,24 @@ fn written_options(arguments: &BuildArguments) -> Option<&[u8]> {
     options.map(|options| options.as_bytes())
 }
 
+/// Refuses options that are too long to be copied.
+pub(super) fn check_options(arguments: &BuildArguments) -> Result<(), Bypass> {
+    match written_options(arguments).map_or(0, <[u8]>::len) > MAX_OPTIONS_BYTES {
+        true => Err(Bypass::TooLarge),
+        false => Ok(()),
+    }
+}
+
 fn check_lengths(inputs: &CallInputs) -> Result<(), Bypass> {
     let text = match &inputs.base {
         Base::Source(text) | Base::Il(text, _) => text.len(),
         Base::Linked(_) => 0,
     };
-    let options = written_options(&inputs.arguments).map_or(0, <[u8]>::len);
     let headers = inputs.operation.headers().iter();
     let mut lengths = [text]
         .into_iter()
         .chain(headers.map(|header| header.source.len()));
-    match options > MAX_OPTIONS_BYTES || lengths.any(|length| length > MAX_TEXT_BYTES) {
+    match lengths.any(|length| length > MAX_TEXT_BYTES) {
         true => Err(Bypass::TooLarge),
         false => Ok(()),
     }
