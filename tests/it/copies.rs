@@ -135,7 +135,8 @@ fn put(from: &Path, to: &Path) {
 /// The tests' own copy of a file, which is made once.
 fn original(of: &Path) -> io::Result<PathBuf> {
     let metadata = fs::metadata(of)?;
-    let directory = built().join("originals");
+    // Not beside the stub and the spy, whose surroundings other tests watch.
+    let directory = built().with_file_name("originals");
     fs::create_dir_all(&directory)?;
     let state = (of, metadata.len(), metadata.modified()?);
     let mut hash = DefaultHasher::new();
