@@ -135,7 +135,7 @@ impl Cache {
 
     /// Begins to identify the driver on a thread.
     fn build_first(&'static self, draft: Draft) -> Option<(Arc<Moment>, Promise<Planned>)> {
-        if draft.is_large() || own_threads::useful(1) == 0 {
+        if draft.is_in_the_way() || own_threads::useful(1) == 0 {
             return None;
         }
         let moment = Arc::new(draft.driver().moment()?);

@@ -122,11 +122,9 @@ impl Plan {
     /// Gives up a plan that holds large texts if memory is short: the driver needs it, and compiles in the same process. Where it
     /// builds without us, it must build with us.
     pub fn unless_in_the_way(self: Box<Plan>) -> Result<Box<Plan>, Bypass> {
-        let texts = self.recipe.texts;
-        let room = DRIVER_BYTES.saturating_add(PEAK_TIMES.saturating_mul(texts));
-        match texts <= MIN_CHECKED_BYTES || has_room(room) {
-            true => Ok(self),
-            false => Err(Bypass::NoMemory),
+        match is_in_the_way(self.recipe.texts) {
+            false => Ok(self),
+            true => Err(Bypass::NoMemory),
         }
     }
 
@@ -174,12 +172,13 @@ impl Draft {
         self.inputs.driver
     }
 
-    /// Whether its texts may exhaust memory beside a driver that compiles: see [`Plan::unless_in_the_way`].
-    pub(super) fn is_large(&self) -> bool {
-        match &self.inputs.base {
-            Base::Source(text) | Base::Il(text, _) => text.len() > MIN_CHECKED_BYTES,
-            Base::Linked(_) => true,
-        }
+    /// See [`Plan::unless_in_the_way`].
+    pub(super) fn is_in_the_way(&self) -> bool {
+        let text = match &self.inputs.base {
+            Base::Source(text) | Base::Il(text, _) => text.len(),
+            Base::Linked(_) => 0,
+        };
+        is_in_the_way(text)
     }
 
     /// Stands for the key while that is not known: all of it but what identifies the driver.
@@ -427,6 +426,12 @@ fn check_room(texts: usize, arguments: &BuildArguments) -> Result<(), Bypass> {
         return Err(Bypass::NoMemory);
     }
     Ok(())
+}
+
+/// Whether memory for texts of this length and for a driver that compiles is short.
+fn is_in_the_way(texts: usize) -> bool {
+    let room = DRIVER_BYTES.saturating_add(PEAK_TIMES.saturating_mul(texts));
+    texts > MIN_CHECKED_BYTES && !has_room(room)
 }
 
 /// What a program was made from, as the driver shows it.
