@@ -204,13 +204,28 @@ fn filters(status: &[u8]) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
 
     const STACK: usize = 256 << 10;
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// How a child has ended. One that hangs is killed.
+    pub fn end_of(child: libc::pid_t) -> libc::c_int {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut status = -1;
+        // SAFETY: of a child of this process.
+        while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+            if Instant::now() > deadline {
+                // SAFETY: as above.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        status
+    }
 
     /// Which signals this thread blocks.
     fn blocked() -> Vec<i32> {
@@ -285,16 +300,7 @@ mod tests {
             // SAFETY: it ends the child.
             unsafe { libc::_exit(i32::from(!is_none)) };
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let mut status = -1;
-        // SAFETY: of a child of this process.
-        while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
-            if Instant::now() > deadline {
-                // SAFETY: as above.
-                unsafe { libc::kill(child, libc::SIGKILL) };
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
+        let status = end_of(child);
         may_end.store(true, Ordering::SeqCst);
         assert_eq!(promise.wait(), Some(()));
         assert_eq!(status, 0, "the child hung");

@@ -146,6 +146,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::own_threads::tests::end_of;
 
     #[test]
     fn each_turn_is_taken_once_by_whoever_comes() {
@@ -203,16 +204,7 @@ mod tests {
             if child == 0 {
                 return is_child.store(true, Ordering::SeqCst);
             }
-            let deadline = Instant::now() + Duration::from_secs(60);
-            let mut status = -1;
-            // SAFETY: of a child of this process.
-            while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
-                if Instant::now() > deadline {
-                    // SAFETY: as above.
-                    unsafe { libc::kill(child, libc::SIGKILL) };
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
+            let status = end_of(child);
             ended.set(status).expect("once");
             may_end.store(true, Ordering::SeqCst);
         });

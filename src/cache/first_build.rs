@@ -1,10 +1,10 @@
 //! The first build in an empty cache directory: the driver builds at once, and is identified meanwhile.
 //!
-//! In such a directory nothing can be found, but to identify the driver takes longer there than ever again: its files are searched for
-//! and read (measured: 0.1 to 0.25 s, where a small program compiles in 0.03 to 0.5 s; meanwhile, on two processors, ten kernels took
-//! 1.04 to 1.05 times as long as bare, where they had taken 1.11 to 1.41 times). In a container or a CI job each run may be such a first
-//! run. So a thread identifies the driver while that builds, from what was loaded when the build began. The key is what it
-//! would have been before the build, if nothing has changed since: see [`crate::driver::moment`]. In doubt nothing is stored.
+//! Nothing can be found in such a directory, and the driver's files have never been read, which took 0.1 to 0.25 s before a build that
+//! takes 0.03 to 0.5 s. In a container or a CI job each run may be such a first run. So a thread identifies the driver while that builds,
+//! from what was loaded when the build began. Measured on two processors: ten kernels took 1.04 to 1.05 times as long as bare, where they
+//! had taken 1.11 to 1.41 times. The key is what it would have been before the build, if nothing has changed since: see
+//! [`crate::driver::moment`]. In doubt nothing is stored.
 //!
 //! Other processes that build the same text meanwhile wait as they would for a key, and then go the ordinary way.
 
@@ -156,7 +156,7 @@ impl Cache {
             self.remember_digests();
             Planned { plan, guard }
         };
-        // Whoever calls us may hold a lock of the dynamic linker's.
+        // The program may build in a library's constructor, where the dynamic linker holds its locks: then the thread does not begin.
         let first = || {
             loaded_changes();
             path_of(loaded_changes as *const () as usize);

@@ -75,7 +75,7 @@ pub(super) enum FirstWait {
     Nobody,
     /// It has ended, and there may be an entry.
     Over,
-    /// There is none, or none soon: whoever has waited builds at once.
+    /// The other build has failed or takes too long. The thread that waited builds for itself, and waits for nobody else.
     InVain,
 }
 
@@ -268,7 +268,7 @@ impl Cache {
             }
             std::thread::sleep(pause);
             pause = PAUSES.1.min(pause * 2);
-            // Asked before the mark of a build that was abandoned, which is made first.
+            // A build that fails is marked before its lock is given back, so the mark is looked for after the lock.
             if !is_taken() {
                 break match locks.abandonments(text) == before {
                     true => FirstWait::Over,

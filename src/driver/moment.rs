@@ -221,7 +221,7 @@ fn are_settled_at(day: i128, read: &[&Path], led: &[&Path], ways: &Ways) -> bool
     let mut is_settled = |path: &Path, is_read: bool| {
         let metadata = match std::fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
-            // The directory where it is not tells whether it was there.
+            // If the file was removed since, its directory has changed.
             Err(error) if is_read && is_absent(&error) => {
                 let above = path.ancestors().skip(1);
                 let mut above = above.filter_map(|path| Some((path, FileFingerprint::at(path)?)));
