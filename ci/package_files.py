@@ -1,8 +1,8 @@
 """What is in the packages, from one list for each crate: the assets of the Debian package in its manifest.
 
-package_files.py rpm CRATE ARCHITECTURE RELEASE    prints the metadata for cargo-generate-rpm
-package_files.py wheel CRATE ARCHITECTURE FOLDER   makes the tree of the Python wheel in a new FOLDER
-package_files.py tree ARCHITECTURE FOLDER          makes the tree of the tarball, which has all crates, in a new FOLDER
+package_files.py rpm CRATE ARCHITECTURE RELEASE FOLDER   copies the files into a new FOLDER, and prints the metadata for cargo-generate-rpm
+package_files.py wheel CRATE ARCHITECTURE FOLDER         makes the tree of the Python wheel in a new FOLDER
+package_files.py tree ARCHITECTURE FOLDER                makes the tree of the tarball, which has all crates, in a new FOLDER
 """
 
 import glob
@@ -107,8 +107,12 @@ def programs(crate, architecture):
     return [(source, mode) for source, _, mode in files(crate, architecture) if source.startswith(built + "/")]
 
 
-def rpm(crate, architecture, release):
+def rpm(crate, architecture, release, folder):
     package = manifest(crate)
+    # cargo-generate-rpm keeps the time of each file that is older than SOURCE_DATE_EPOCH, so it gets copies.
+    for source, target, mode in common(crate, architecture):
+        put(source, folder / target, mode)
+    finish(folder)
     required = set()
     for source, _ in programs(crate, architecture):
         argv = ["readelf", "-dVW", TOP / source]
@@ -117,7 +121,7 @@ def rpm(crate, architecture, release):
     print(f"summary = {toml(package['description'])}")
     print(f"release = {toml(release)}")
     print(f"license = {toml(package['license'])}")
-    print(f"assets = {toml([{'source': source, 'dest': '/' + target, 'mode': f'{0o100000 | mode:o}', 'doc': '/share/doc/' in target} for source, target, mode in common(crate, architecture)])}")
+    print(f"assets = {toml([{'source': str(folder.resolve() / target), 'dest': '/' + target, 'mode': f'{0o100000 | mode:o}', 'doc': '/share/doc/' in target} for _, target, mode in common(crate, architecture)])}")
     # cargo-generate-rpm packages no directories. Those that other packages may have as well stay.
     folders = {f"/{folder}" for _, target, _ in common(crate, architecture) for folder in map(str, pathlib.PurePath(target).parents) if "oclcache" in folder}
     # Deepest first; $1 is 0 if no other version is being installed.
@@ -203,14 +207,12 @@ def wheel(crate, architecture, folder):
 
 def main():
     what, *words, where = sys.argv[1:]
-    if what == "rpm":
-        return rpm(*words, where)
     folder = pathlib.Path(where)
     folder.mkdir(parents=True)
-    {"tree": tree, "wheel": wheel}[what](*words, folder)
+    {"rpm": rpm, "tree": tree, "wheel": wheel}[what](*words, folder)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != {"rpm": 5, "wheel": 5, "tree": 4}.get(sys.argv[1] if sys.argv[1:] else None):
+    if len(sys.argv) != {"rpm": 6, "wheel": 5, "tree": 4}.get(sys.argv[1] if sys.argv[1:] else None):
         sys.exit(__doc__)
     main()
