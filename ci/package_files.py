@@ -23,6 +23,9 @@ GLIBC = (2, 17)
 # Files that only Debian's own rules want, or only Debian reads where the list says.
 DEBIAN_ONLY = ("icd/debian/copyright",)
 LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
+# The file with the library's path that `oclcache run` uses, and the one that it completes where nobody knows that path before.
+VENDORS = "usr/lib/oclcache/vendors/oclcache.icd"
+UNPLACED = "icd/oclcache.icd"
 MODULE = TOP / "icd/python/oclcache/__init__.py"
 
 
@@ -154,7 +157,10 @@ def finish(folder):
 def tree(architecture, folder):
     """Everything below one folder, from which `install` copies programs and the library to where an administrator wants them."""
     places = {"usr/bin": "bin", "usr/lib/oclcache": "lib", "usr/share": "share"}
+    put(UNPLACED, folder / "lib/oclcache/vendors/oclcache.icd", 0o644)
     for source, target, mode in [file for crate in MANIFESTS for file in common(crate, architecture)]:
+        if target == VENDORS:
+            continue
         place = next((place for place in places if target.startswith(place + "/")), None)
         if place:
             put(source, folder / places[place] / target.removeprefix(place + "/"), mode)
@@ -196,6 +202,7 @@ def wheel(crate, architecture, folder):
         metadata["Provides-Extra"] = "remote"
         metadata["Requires-Dist"] = f'{REMOTE}=={version}; extra == "remote"'
         description = (TOP / "docs/pyopencl.md").read_text()
+        put(UNPLACED, folder / MAIN / "vendors/oclcache.icd", 0o644)
         texts[info / "entry_points.txt"] = "[console_scripts]\noclcache = oclcache:main\n"
         texts[folder / MAIN / "__init__.py"] = MODULE.read_text().replace("@VERSION@", version)
     texts[info / "METADATA"] = "".join(f"{key}: {value}\n" for key, value in metadata.items()) + "\n" + description

@@ -14,9 +14,9 @@ from roots import USER, Root, bootstrap, copy, run, sources
 DRIVER = ("ocl-icd-libopencl1", "pocl-opencl-icd", "clinfo", "clpeak")
 PROGRAM = ("clpeak", "--kernel-latency")
 OTHER = "guest"
-# What package managers and the system itself write.
+# What package managers and the system itself write, and the caches of users, which no removal touches.
 OTHERS = (
-    "dev", "proc", "sys", "run", "tmp", "root", "home", "etc/ld.so.cache", "var/cache/ldconfig", "var/cache/apt", "var/cache/debconf",
+    "dev", "proc", "sys", "run", "tmp", "root", f"home/{USER}/.cache", f"home/{OTHER}/.cache", "etc/ld.so.cache", "var/cache/ldconfig", "var/cache/apt", "var/cache/debconf",
     "var/lib/apt", "var/lib/dpkg", "var/lib/rpm", "usr/lib/sysimage", "var/log", "packages",
 )  # fmt: skip
 # How long the baker may take for the kernels of the program, in seconds, on a machine that is busy.
@@ -94,6 +94,8 @@ def first_runs(root):
     expect(now["hits"] > first["hits"], "and served at a later one: the library has started the baker")
     # Nothing is left to be baked.
     root.user("oclcache", "bake")
+    root.user("oclcache", "run", "-q", *PROGRAM)
+    expect(not (root.path / f"home/{USER}/.local").exists(), "oclcache run writes nothing in the home but the cache")
 
 
 def serves(root, bare, entries=None):

@@ -44,7 +44,7 @@ def use(root, packages):
     expect(warm["hits"] > 0 and warm["misses"] == misses, f"with nothing left to bake all is served ({warm['hits']} hits)")
     entries = warm["entries"]
 
-    archive = f"home/{USER}/clpeak.tar.zst"
+    archive = "tmp/clpeak.tar.zst"
     root.user("oclcache", "export", f"/{archive}")
     command = root.path / "usr/bin/oclcache"
     printed = run("python3", "-B", "ci/package_kernels.py", root.path / archive, "--folder", root.path / "packages", "--command", command)

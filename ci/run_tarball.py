@@ -33,10 +33,15 @@ def use(root, tarball):
     bare, before = root.platforms(), root.tree()
 
     # As an ordinary user, without any installation.
-    root.user(f"{unpacked}/bin/oclcache", "run", "--bake", *PROGRAM)
-    said = root.user(f"{unpacked}/bin/oclcache", "run", *PROGRAM)
+    own = f"/home/{USER}/{pathlib.Path(unpacked).name}"
+    root.user("tar", "-xzf", f"/packages/{tarball.name}", "-C", f"/home/{USER}")
+    root.user(f"{own}/bin/oclcache", "run", "--bake", *PROGRAM)
+    said = root.user(f"{own}/bin/oclcache", "run", *PROGRAM)
     expect(" hit" in said and " 0 misses" in said, "oclcache run serves an ordinary user from the unpacked tarball")
-    shutil.rmtree(root.path / f"home/{USER}/.cache")
+    for folder in (own, f"/home/{USER}/.cache"):
+        shutil.rmtree(root.path / folder.lstrip("/"))
+    left = differences(before, root.tree())
+    expect(left == [], f"with the unpacked tarball and the cache everything is gone {left or ''}")
     shares(root.user, f"{unpacked}/bin/oclcache", f"{unpacked}/bin/oclcache-remote", PROGRAM)
 
     root.inside(f"{unpacked}/install")

@@ -104,9 +104,10 @@ def use(place, helper, wheel, index, program, driver):
     """Installs the wheels beside PyOpenCL and a driver, tries them, and removes them. Returns whether the driver works here at all."""
     name = f"{driver}: "
     facts = DRIVERS[driver]
-    environment = place.folder / "venv"
+    environment, data = place.folder / "venv", place.host(place.folder / ".local/share/oclcache")
     binaries, python = environment / "bin", environment / "bin/python"
     shutil.rmtree(place.host(environment), ignore_errors=True)
+    shutil.rmtree(data, ignore_errors=True)
     of_system = () if facts["packages"] else ("--system-site-packages",)
     place.say([place.python, "-m", "venv", *of_system, environment], {})
     pip = [binaries / "pip", "install", *PIP, "--find-links", index]
@@ -144,6 +145,7 @@ def use(place, helper, wheel, index, program, driver):
     command = binaries / "oclcache"
     cold = runs([command, "run", "-q", "--bake", python, program], "oclcache run, the first time")
     expect(cold["misses"] > 0, f"{name}the first run is compiled")
+    expect(not data.exists(), f"{name}oclcache run writes nothing in the home but the cache")
     for argv, words in (
         ([command, "run", "-q", python, program], "oclcache run, again"),
         ([python, "-c", ENABLED, program], "oclcache.enable()"),
@@ -160,9 +162,11 @@ def use(place, helper, wheel, index, program, driver):
         expect("oclcache remote" in place.say([command, "remote", "--version"], {}), f"{name}oclcache[remote] has the helper")
     else:
         shares(lambda *argv: place.say(argv, variables), command, environment / found, (python, program))
+    place.say([command, "uninstall", "--user"], variables)
     place.say([binaries / "pip", "uninstall", "--yes", "--quiet", "--disable-pip-version-check", "oclcache", "oclcache-remote"], {})
     left = sorted(set(files(place.host(environment))) - set(before))
-    expect(left == [], f"{name}pip uninstall leaves nothing {left or ''}")
+    left += files(data)
+    expect(left == [], f"{name}after `oclcache uninstall --user` and pip uninstall nothing is left {left or ''}")
     place.say([python, program], variables)
     expect(True, f"{name}and the program runs as before")
     return True

@@ -1,8 +1,10 @@
 //! Directories of drivers for loaders (`OCL_ICD_VENDORS`), with only our library in them, or with our library beside the drivers.
 
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::fs::{Permissions, ReadDir};
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ pub const LOADER_VARIABLES: [&str; 3] =
     ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
 
 const REGISTERED: &str = "oclcache.icd";
+/// What the file says in packages that can be unpacked anywhere: the library's name, until a first run replaces it by the path.
+const UNPLACED: &[u8] = b"liboclcache.so\n";
 const PREFIX: &str = "vendors-";
 const BESIDE_PREFIX: &str = "beside-";
 /// The size of a registration, in bytes (PATH_MAX of Linux, and the end of the line).
@@ -75,6 +79,47 @@ fn absolute(variable: &str, source: &OsStr) -> Result<PathBuf, Failure> {
             path(Path::new(source))
         ))),
     }
+}
+
+/// The vendors directory that was installed with a library, so that nothing has to be written in a home. None if no package has brought
+/// one, or if it names a library elsewhere and cannot be changed.
+///
+/// It is trusted as the library beside it is.
+pub fn installed_vendors(library: &Path) -> Option<PathBuf> {
+    let beside = library.parent()?;
+    let mut places = [beside.join("vendors"), beside.join("oclcache/vendors")].into_iter();
+    places.find(|place| {
+        let file = place.join(REGISTERED);
+        let Ok(content) = std::fs::read(&file) else {
+            return false;
+        };
+        if content == UNPLACED && place_registration(place, library).is_err() {
+            return false;
+        }
+        let named = std::fs::read(&file).unwrap_or_default();
+        let named = named.strip_suffix(b"\n").map(OsStr::from_bytes);
+        let is_ours = named.is_some_and(|named| {
+            Path::new(named).is_absolute()
+                && Path::new(named).canonicalize().ok().as_deref() == Some(library)
+        });
+        // A loader would open whatever else is registered there.
+        let is_registration = |name: &OsStr| name.as_bytes().ends_with(b".icd");
+        let count = |entries: ReadDir| {
+            let names = entries.flatten().map(|entry| entry.file_name());
+            names.filter(|name| is_registration(name)).count()
+        };
+        is_ours && std::fs::read_dir(place).map(count).ok() == Some(1)
+    })
+}
+
+/// Replaces the file of a package that could not know where it would be. All users may read it, as they may the library.
+fn place_registration(place: &Path, library: &Path) -> std::io::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(place)?;
+    file.write_all(&registration(library))?;
+    file.as_file()
+        .set_permissions(Permissions::from_mode(0o644))?;
+    file.persist(place.join(REGISTERED))?;
+    Ok(())
 }
 
 /// Whether the vendors directory for a library exists.

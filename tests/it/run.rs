@@ -463,6 +463,61 @@ fn the_vendors_directory_of_a_run_is_private_and_in_the_cache_where_the_home_is_
 }
 
 #[test]
+fn a_run_from_a_package_uses_the_vendors_directory_beside_the_library_and_writes_none_in_the_home()
+{
+    let sandbox = fresh();
+    // Of the wheel, of a Debian package or an RPM, and of `icd/install` or a tarball.
+    for (name, library, vendors, is_placed) in [
+        ("wheel", "liboclcache.so", "vendors", false),
+        ("package", "liboclcache.so", "vendors", true),
+        (
+            "tree",
+            "../lib/liboclcache.so",
+            "../lib/oclcache/vendors",
+            false,
+        ),
+    ] {
+        let bin = sandbox.path(name).join("bin");
+        fs::create_dir_all(bin.join("../lib")).expect("made");
+        fs::create_dir_all(bin.join(vendors)).expect("made");
+        copy_program(env!("CARGO_BIN_EXE_oclcache"), &bin.join("oclcache"));
+        copy_program(crate::support::library(), &bin.join(library));
+        let library = bin.join(library).canonicalize().expect("there");
+        let vendors = bin.join(vendors).canonicalize().expect("there");
+        let path = format!("{}\n", library.display());
+        let icd = vendors.join("oclcache.icd");
+        fs::write(
+            &icd,
+            if is_placed {
+                &*path
+            } else {
+                "liboclcache.so\n"
+            },
+        )
+        .expect("written");
+        let used = || {
+            let mut command = sandbox.command(Way::Bare, bin.join("oclcache"));
+            command.args(["run", "-q", "sh", "-c", "echo $OCL_ICD_VENDORS"]);
+            let ran = sandbox.run(command.env("OCLCACHE_DIR", sandbox.path("cache")));
+            Path::new(ran.ok().stdout.trim()).to_owned()
+        };
+        assert_eq!(used(), vendors, "{name}");
+        assert_eq!(fs::read_to_string(&icd).expect("read"), path, "{name}");
+        assert_eq!(used(), vendors, "{name}, again");
+        assert!(!sandbox.path("home/.local").exists(), "{name}");
+        // A loader would open a driver there a second time, beside us.
+        fs::write(vendors.join("driver.icd"), "libdriver.so\n").expect("written");
+        let in_home = used();
+        assert!(in_home.starts_with(sandbox.path("home/.local")), "{name}");
+        fs::remove_file(vendors.join("driver.icd")).expect("removed");
+        // Seen elsewhere, the directory names a library that may not be there.
+        fs::write(&icd, "/nowhere/liboclcache.so\n").expect("written");
+        assert_eq!(used(), in_home, "{name}, moved");
+        fs::remove_dir_all(sandbox.path("home/.local")).expect("removed");
+    }
+}
+
+#[test]
 fn vendors_directories_go_with_their_library_and_nothing_else_goes_with_them() {
     let sandbox = fresh();
     let home = sandbox.path("home/.local/share/oclcache");

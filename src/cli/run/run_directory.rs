@@ -1,7 +1,16 @@
 //! The directories of one run: a vendors directory, and one for the counters of its processes.
 //!
-//! The vendors directory is kept: processes may outlive the run and start others. It is beside the files of
-//! `oclcache install --user`, so that drivers are found even if the cache has been removed meanwhile:
+//! The vendors directory is kept: processes may outlive the run and start others. Packages bring one beside their library, so that a
+//! run leaves nothing in a home but the cache:
+//!
+//! ```text
+//! /usr/lib/oclcache/vendors/oclcache.icd        of Debian packages and RPMs
+//! PREFIX/lib/oclcache/vendors/oclcache.icd      of `icd/install`, and of an unpacked tarball
+//! site-packages/oclcache/vendors/oclcache.icd   of the Python wheel
+//! ```
+//!
+//! Without such a directory, as in a build of the sources, it is beside the files of `oclcache install --user`, so that drivers are
+//! found even if the cache has been removed meanwhile:
 //!
 //! ```text
 //! $XDG_DATA_HOME/oclcache/vendors-<digest of the library's path>/oclcache.icd    the library's path
@@ -15,7 +24,7 @@ use crate::cache::RUN_VARIABLE;
 use crate::cli::failure::Failure;
 use crate::cli::home::data_directory;
 use crate::cli::open::{directory_or_why, tiers};
-use crate::cli::vendors::{forget_vendors, is_made, vendors_directory};
+use crate::cli::vendors::{forget_vendors, installed_vendors, is_made, vendors_directory};
 use crate::cli::worker::private_directory::{self, PrivateDirectory};
 use crate::config::Config;
 use crate::store::directory::Directory;
@@ -47,7 +56,7 @@ impl RunDirectory {
             }
             Err(why) => return Err(why),
         };
-        let vendors = match vendors_beside_installed(library) {
+        let vendors = match installed_vendors(library).or_else(|| vendors_in_home(library)) {
             Some(vendors) => vendors,
             None => vendors_directory(store.root(), library).map_err(words)?,
         };
@@ -67,7 +76,10 @@ impl RunDirectory {
         private_directory::clear_leftovers();
         let temporary = PrivateDirectory::new().map_err(|error| error.to_string())?;
         let root = Directory::create_all(temporary.path()).map_err(words)?;
-        let vendors = vendors_directory(&root, library).map_err(words)?;
+        let vendors = match installed_vendors(library) {
+            Some(vendors) => vendors,
+            None => vendors_directory(&root, library).map_err(words)?,
+        };
         let run = root.create("run").map_err(words)?;
         Ok(RunDirectory {
             vendors,
@@ -102,7 +114,7 @@ impl RunDirectory {
 }
 
 /// The vendors directory beside the files of `oclcache install --user`. None if it cannot be made there.
-fn vendors_beside_installed(library: &Path) -> Option<PathBuf> {
+fn vendors_in_home(library: &Path) -> Option<PathBuf> {
     let place = Directory::create_all(&data_directory()?).ok()?;
     if !is_made(&place, library) {
         // Rarely: once for each library.
