@@ -49,7 +49,9 @@ pub fn beside(library: &Path, name: &str) -> Option<PathBuf> {
     }
     let built = BUILT_COMMAND.map(|command| Path::new(command).with_file_name(name));
     places.extend(built.filter(|built| built.is_absolute()));
-    places.iter().find_map(|place| place.canonicalize().ok())
+    let mut found = places.iter().filter_map(|place| place.canonicalize().ok());
+    // A library in PREFIX/lib has the directory PREFIX/lib/oclcache beside it.
+    found.find(|place| !place.is_dir())
 }
 
 /// The program of this name that belongs to a library, if no untrusted user can write it.
@@ -95,4 +97,22 @@ pub fn is_confined() -> bool {
     let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
     // Linux tells their number since 5.9 only.
     own.len() < 2 || parent.and_then(|parent| filters(&parent)) != Some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_beside_the_library_is_not_taken_for_the_command() {
+        let prefix = tempfile::tempdir().expect("a temporary directory");
+        let prefix = prefix.path().canonicalize().expect("there");
+        std::fs::create_dir_all(prefix.join("lib/oclcache/vendors")).expect("made");
+        std::fs::create_dir(prefix.join("bin")).expect("made");
+        for file in ["lib/liboclcache.so", "bin/oclcache"] {
+            std::fs::write(prefix.join(file), "").expect("written");
+        }
+        let found = beside(&prefix.join("lib/liboclcache.so"), COMMAND);
+        assert_eq!(found, Some(prefix.join("bin/oclcache")));
+    }
 }
