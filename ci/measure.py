@@ -19,7 +19,8 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 RELEASE = TOP / "target" / "release"
 COMMAND = RELEASE / "oclcache"
 LIBRARY = RELEASE / "liboclcache.so"
-SPY = RELEASE / "examples" / "libspy.so"
+# ci/test gives the one that the tests have used.
+SPY = TOP / os.environ.get("OCLCACHE_TEST_SPY", "target/release/examples/libspy.so")
 
 # name: what people read; argv: the program; tolerance: by what part the numbers that it prints may differ between runs
 Program = collections.namedtuple("Program", "name argv tolerance")

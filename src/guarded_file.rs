@@ -10,8 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, SeekFrom, Stat, flock, fstat, seek};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, SeekFrom, Stat, Timespec, flock, fstat, seek};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
 use crate::file_fingerprint::FileId;
@@ -110,6 +111,17 @@ impl GuardedFile {
     /// It cannot be read, or the application has closed it.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
         self.open_to_read()?.read_at(bytes, at)
+    }
+
+    /// Which of these events poll(2) tells of the file now, beside errors.
+    ///
+    /// # Errors
+    /// The system does not tell, or the application has closed it.
+    pub fn events(&self, wanted: PollFlags) -> io::Result<PollFlags> {
+        let (file, _) = self.open()?;
+        let mut polled = [PollFd::new(file, wanted)];
+        retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())))?;
+        Ok(polled[0].revents())
     }
 
     /// [`FileExt::write_all_at`], only over existing bytes.
@@ -229,6 +241,8 @@ mod tests {
         let mut bytes = [0; 4];
         kept.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes, *b"0x23");
+        let events = kept.events(PollFlags::IN).expect("a file");
+        assert_eq!(events, PollFlags::IN);
         // As close, and an open that gets the number.
         let theirs = tempfile::tempfile().expect("made");
         theirs.write_all_at(b"mine", 0).expect("written");
@@ -240,6 +254,7 @@ mod tests {
         assert!(kept.write_all_at(b"x", 1).is_err());
         assert!(kept.read_exact_at(&mut bytes, 0).is_err());
         assert!((&kept).write_all(b"x").is_err());
+        assert!(kept.events(PollFlags::IN).is_err());
         theirs.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes, *b"mine");
         let raw = kept.file.as_ref().expect("open").as_raw_fd();

@@ -70,6 +70,8 @@
 //! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
 //! - `reserve`: the allocator, with a small reserve for the case that the system has no memory left.
+//! - `own_threads`: threads of ours, where the program can bear them.
+//! - `task_limit`: whether limits on processes and threads leave room for these.
 //! - `parallel_files`: reads large files on several threads at once.
 //! - `priority`: lowers the priority of background work.
 //! - `proc_file`: reads files of proc(5) in few system calls.
@@ -80,8 +82,10 @@
 //! - `fork_safety`: locks that are free in a forked child.
 //! - `one_call`: asks the system once in a call who the user is and whether descriptors are ours.
 //! - `guarded_file`: files that we keep open, and that an application may close by number.
+//! - `descriptors`: whether the process has enough file descriptors left.
 //! - `companion`: finds the programs that belong to this library.
 //! - `spawn_detached`: starts a process that is not a child of the application.
+//! - `first_process`: the process with which a system or container ends.
 //! - `fork_generation`: tells a forked child from its parent.
 //! - `cli`: the `oclcache` command.
 
@@ -121,4 +125,5 @@ mod reserve;
 mod shadow;
 mod spawn_detached;
 mod store;
+mod task_limit;
 mod trust;

@@ -2,6 +2,9 @@
 //!
 //! They handle no signal, since the application's handlers run in its own threads. There are none
 //! - if the program limits its address space, of which the allocator takes 64 MiB for each thread,
+//! - if it limits its data, or locks all memory that it gets: where there is none left for the thread-local variables of a thread, the C
+//!   library ends the process (measured),
+//! - if few more threads may be started, so that the driver finds none left,
 //! - if the program has a filter of system calls that its parent does not have: it may end a process that starts a thread.
 
 #![allow(unsafe_code)] // masks signals, and asks the C library
@@ -13,24 +16,32 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, getppid, getrlimit};
 
 use crate::fork_generation::generation;
 use crate::fork_safety::{Mutex, Signal};
-use crate::proc_file;
+use crate::reserve::has_room;
+use crate::{proc_file, task_limit};
 
 /// How long a thread that waits sleeps before it looks again, should it not be woken.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What a thread needs beside its stack, in bytes: thread-local variables and what the allocator begins with.
+const OWN_DATA: usize = 1 << 20;
 
 /// Starts a thread that handles no signals, with a stack of this size for itself.
 ///
 /// # Errors
 /// There can be no more threads.
 pub fn start(stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let size = stack.saturating_add(taken_by_c_library());
+    if !has_room(size.saturating_add(OWN_DATA)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
     let mut started = None;
     without_signals(|| {
         let thread = thread::Builder::new().name("oclcache".into());
-        let size = stack.saturating_add(taken_by_c_library());
         started = Some(thread.stack_size(size).spawn(run));
     });
     started.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))
@@ -169,12 +180,39 @@ fn without_signals(run: impl FnOnce()) {
 
 /// How many threads, of at most so many, would have a processor beside the caller, and may be started.
 pub fn useful(most: usize) -> usize {
-    let is_limited = getrlimit(Resource::As).current.is_some();
-    if is_limited || has_own_filter() {
-        return 0;
-    }
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    (processors - 1).min(most)
+    let is_limited = |limit| getrlimit(limit).current.is_some();
+    let is_refused = || {
+        is_limited(Resource::As)
+            || is_limited(Resource::Data)
+            || locks_all()
+            || has_own_filter()
+            || !task_limit::has_room()
+    };
+    match (processors - 1).min(most) {
+        0 => 0,
+        _ if is_refused() => 0,
+        useful => useful,
+    }
+}
+
+/// Whether all memory is locked that this process gets from now on (MCL_FUTURE of mlockall(2)). Nothing tells that but a new page.
+fn locks_all() -> bool {
+    const PAGE: usize = 4096;
+    let locked = || number_of(&proc_file::read("/proc/self/status").ok()?, "VmLck:");
+    // SAFETY: a new mapping, which nothing is ever written to or read from.
+    let with_page = unsafe {
+        let access = ProtFlags::READ.union(ProtFlags::WRITE);
+        let Ok(page) = mmap_anonymous(std::ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) else {
+            return true;
+        };
+        let with_page = locked();
+        if munmap(page, PAGE).is_err() {
+            return true;
+        }
+        with_page
+    };
+    with_page != Some(0) && with_page != locked()
 }
 
 /// Whether the program has a filter of system calls that its parent does not have. A container has one for all its processes.
@@ -192,15 +230,18 @@ fn has_own_filter() -> bool {
 
 /// How many filters a process has. None: the system does not tell.
 fn filters(status: &[u8]) -> Option<u32> {
-    let field = |name: &str| {
-        let mut lines = status.split(|byte| *byte == b'\n');
-        let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
-        std::str::from_utf8(value).ok()?.trim().parse().ok()
-    };
-    match field("Seccomp:") {
+    match number_of(status, "Seccomp:") {
         Some(0) => Some(0),
-        _ => field("Seccomp_filters:"), // since Linux 5.9
+        _ => number_of(status, "Seccomp_filters:"), // since Linux 5.9
     }
+}
+
+/// The first number of a field of proc_pid_status(5).
+fn number_of(status: &[u8], name: &str) -> Option<u32> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
+    let mut words = std::str::from_utf8(value).ok()?.split_ascii_whitespace();
+    words.next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -304,6 +345,39 @@ pub mod tests {
         may_end.store(true, Ordering::SeqCst);
         assert_eq!(promise.wait(), Some(()));
         assert_eq!(status, 0, "the child hung");
+    }
+
+    #[test]
+    fn where_memory_is_limited_there_are_none() {
+        let limited = |resource| {
+            let limit = libc::rlimit {
+                rlim_cur: 1 << 40,
+                rlim_max: 1 << 40,
+            };
+            // SAFETY: it limits this child of the test, and reads what is lent to it.
+            unsafe { libc::setrlimit(resource, &limit) == 0 }
+        };
+        // SAFETY: as above.
+        let locks = || unsafe { libc::mlockall(libc::MCL_FUTURE) == 0 };
+        let unlimited = || true;
+        let cases: [(&dyn Fn() -> bool, bool); 4] = [
+            (&unlimited, true),
+            (&|| limited(libc::RLIMIT_AS), false),
+            (&|| limited(libc::RLIMIT_DATA), false),
+            (&locks, false),
+        ];
+        let has_any = useful(1) > 0;
+        for (number, (limit, expected)) in cases.into_iter().enumerate() {
+            // SAFETY: the child calls what is tested, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let is_set = limit();
+                let is_right = is_set && (useful(1) > 0) == (expected && has_any);
+                // SAFETY: it ends the child.
+                unsafe { libc::_exit(i32::from(!is_right)) };
+            }
+            assert_eq!(end_of(child), 0, "case {number}");
+        }
     }
 
     #[test]

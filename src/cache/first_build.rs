@@ -26,6 +26,8 @@ use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 
 /// Identifying a driver reads into buffers from the heap, and calls the dynamic linker.
 const STACK: usize = 1 << 20;
+/// Memory for identifying a driver while it compiles. A generous estimate: 6 MB more than bare were resident on PoCL.
+const MEMORY: usize = 64 << 20;
 /// How long the thread may take to begin. Usually it takes 0.1 ms.
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -136,7 +138,7 @@ impl Cache {
 
     /// Begins to identify the driver on a thread.
     fn build_first(&'static self, draft: Draft) -> Option<(Arc<Moment>, Promise<Planned>)> {
-        if draft.is_in_the_way() || own_threads::useful(1) == 0 {
+        if own_threads::useful(1) == 0 || !draft.has_room_and(MEMORY) {
             return None;
         }
         let moment = Arc::new(draft.driver().moment()?);

@@ -172,13 +172,13 @@ impl Draft {
         self.inputs.driver
     }
 
-    /// See [`Plan::unless_in_the_way`].
-    pub(super) fn is_in_the_way(&self) -> bool {
+    /// Whether there is memory for its text, for a driver that compiles, and for so many bytes more.
+    pub(super) fn has_room_and(&self, more: usize) -> bool {
         let text = match &self.inputs.base {
             Base::Source(text) | Base::Il(text, _) => text.len(),
             Base::Linked(_) => 0,
         };
-        is_in_the_way(text)
+        has_room(room_to_compile(text).saturating_add(more))
     }
 
     /// Stands for the key while that is not known: all of it but what identifies the driver.
@@ -430,8 +430,11 @@ fn check_room(texts: usize, arguments: &BuildArguments) -> Result<(), Bypass> {
 
 /// Whether memory for texts of this length and for a driver that compiles is short.
 fn is_in_the_way(texts: usize) -> bool {
-    let room = DRIVER_BYTES.saturating_add(PEAK_TIMES.saturating_mul(texts));
-    texts > MIN_CHECKED_BYTES && !has_room(room)
+    texts > MIN_CHECKED_BYTES && !has_room(room_to_compile(texts))
+}
+
+fn room_to_compile(texts: usize) -> usize {
+    DRIVER_BYTES.saturating_add(PEAK_TIMES.saturating_mul(texts))
 }
 
 /// What a program was made from, as the driver shows it.

@@ -215,6 +215,9 @@ impl BakeArgs {
             locked(&report).add(&store, item, ReplayResult::Skipped(why));
         }
         run(audits);
+        if let Ok(Some(statistics)) = store.statistics() {
+            statistics.keep();
+        }
         finish(&self, &locked(&report))
     }
 

@@ -6,7 +6,7 @@ mod include;
 mod options;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -23,7 +23,7 @@ use difference::{Difference, Side};
 /// How many entries are compared, those used last: comparing all entries of a large cache would take minutes.
 const MAX_COMPARED: usize = 10_000;
 
-const EVICTED: &str = "its entry was evicted to keep the cache within its limits; `oclcache config set max_size SIZE` raises the limit";
+const EVICTED: &str = "its entry was evicted to keep the cache within its limits: `max_size` and `min_free`, or those of an `oclcache gc`";
 
 /// The journal and the entries that builds are compared with.
 pub struct BuildHistory {
@@ -214,9 +214,11 @@ impl BuildHistory {
                 None => return unlisted(),
             }
         }
+        let of_same_run = self.of_same_run(record);
         let near = self.entries.iter().filter_map(|entry| {
             let (key, meta) = entry;
-            let is_other = *key != build.key && is_near(&of_entry(meta), &side);
+            let is_other =
+                *key != build.key && !of_same_run.contains(key) && is_near(&of_entry(meta), &side);
             let stored = is_other.then(|| self.stored_before(key, meta, record))??;
             Some((entry, stored, differences(of_entry(meta), side)))
         });
@@ -233,9 +235,27 @@ impl BuildHistory {
             },
             None => MissExplanation::plain(
                 "never_seen",
-                "never seen: no entry has this source or these kernels",
+                "never seen: no entry of an earlier run has this source or these kernels",
             ),
         }
+    }
+
+    /// What the same run of a program has built before. A program that makes several from one text has not changed it.
+    ///
+    /// Numbers of processes come again, in each container the same ones, so a pause ends a run.
+    fn of_same_run(&self, record: &JournalRecord) -> BTreeSet<Key> {
+        const PAUSE_MS: u64 = 60_000;
+        let of_process = self.earlier(record).rev().filter(|earlier| {
+            earlier.process == record.process && earlier.executable == record.executable
+        });
+        let mut began = record.began_ms();
+        let of_run = of_process.take_while(|earlier| {
+            let pause = began.saturating_sub(earlier.time_ms);
+            began = earlier.began_ms();
+            pause <= PAUSE_MS
+        });
+        let keys = of_run.filter_map(|earlier| Some(earlier.build.as_ref()?.key));
+        keys.collect()
     }
 
     /// Whether an equal build came before, and what happened to its entry.
@@ -265,8 +285,7 @@ impl BuildHistory {
             });
         };
         let age = ago(record.time_ms.saturating_sub(before.time_ms)).replace("ago", "earlier");
-        let began = record.time_ms.saturating_sub(record.compile_ns / 1_000_000);
-        if before.time_ms >= began {
+        if before.time_ms >= record.began_ms() {
             return Some(MissExplanation::plain(
                 "concurrent",
                 "another process or thread compiled the same program at the same time",

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::event::PollFlags;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Driver;
 use super::environment::OpeningVariables;
@@ -22,6 +22,7 @@ use super::process_variables;
 use super::real_paths::{WatchedPaths, holds_no_library};
 use super::search_path::library_path_at_start;
 use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems};
+use crate::guarded_file::GuardedFile;
 use crate::proc_file;
 
 /// By how much older a change must be, in nanoseconds, since the clock may be set by so much unnoticed.
@@ -97,22 +98,21 @@ struct Mounts {
     listed: Vec<u8>,
     /// Tells of each change, also of one that is taken back, or that gives another file system the number of the one before it
     /// (proc_pid_mountinfo(5)).
-    changes: File,
+    changes: GuardedFile,
 }
 
 impl Mounts {
     fn now() -> io::Result<Mounts> {
         Ok(Mounts {
-            changes: File::open("/proc/thread-self/mountinfo")?,
+            changes: GuardedFile::new(File::open("/proc/thread-self/mountinfo")?)?,
             listed: proc_file::read_own("mountinfo")?,
         })
     }
 
     fn are_the_same(&self) -> bool {
         let wanted = PollFlags::PRI | PollFlags::ERR;
-        let mut polled = [PollFd::new(&self.changes, wanted)];
-        let told = poll(&mut polled, Some(&Timespec::default())).is_ok();
-        told && !polled[0].revents().intersects(wanted)
+        let events = self.changes.events(wanted);
+        events.is_ok_and(|events| !events.intersects(wanted))
             && proc_file::read_own("mountinfo").is_ok_and(|now| now == self.listed)
     }
 }

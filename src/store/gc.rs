@@ -22,6 +22,8 @@ use super::{
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
 
+/// Entries that were used since then were used at the same time, in milliseconds.
+const JUST_USED_MS: u64 = 60_000;
 /// A format that was not used for so long is garbage.
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
 
@@ -71,7 +73,7 @@ pub trait Collector {
 
 /// An entry that may be removed.
 struct Candidate {
-    /// How much compile time it spares per byte.
+    /// How much compile time it spares, for its size and for the time since its last use: what was just used will be used again.
     spares: f64,
     entry: ListedEntry,
     is_damaged: bool,
@@ -295,21 +297,21 @@ impl Store {
         Ok(())
     }
 
-    /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those with the least compile
-    /// time per byte.
+    /// The entries in order of removal: damaged ones, those of drivers that are not installed, then those that spare least.
     fn in_order(&self, collector: &mut dyn Collector) -> Result<Vec<Candidate>, Stop> {
         let is_network = self.root.file_system().is_network();
         let now = self.root.now_ms();
         let (mut ranked, mut read) = (Vec::new(), 0);
         let weigh = |heads: &ShardHeads| {
             let weighed = heads.entries.iter().map(|(entry, head)| {
+                let mut entry = *entry;
+                entry.file.modified_ms = used_ms(&entry.file, now);
+                let unused = now.saturating_sub(entry.file.modified_ms).max(JUST_USED_MS) as f64;
                 let spares = head.as_ref().map_or(-1.0, |head| match head.is_pending {
                     // A recipe that nobody has baked spares nothing yet.
                     true => 0.0,
-                    false => head.compile_ns as f64 / entry.file.taken().max(1) as f64,
+                    false => head.compile_ns as f64 / entry.file.taken().max(1) as f64 / unused,
                 });
-                let mut entry = *entry;
-                entry.file.modified_ms = used_ms(&entry.file, now);
                 let candidate = Candidate {
                     spares,
                     entry,

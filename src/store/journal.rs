@@ -136,6 +136,13 @@ pub struct JournalRecord {
     pub build: Option<Build>,
 }
 
+impl JournalRecord {
+    /// When the driver began, in milliseconds since 1970.
+    pub fn began_ms(&self) -> u64 {
+        self.time_ms.saturating_sub(self.compile_ns / 1_000_000)
+    }
+}
+
 /// The time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now()

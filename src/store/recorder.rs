@@ -6,7 +6,10 @@
 //! save that half microsecond: if somebody truncates a mapped file, the programs that count in it die of SIGBUS. A truncated file is
 //! written again. Its blocks are allocated by the first write, so no later one finds the memory full.
 //!
-//! Where there is no live directory, the file is on a disk, on which hits must not wait. There the rows are written by events that
+//! Misses have a file of their own on the disk: they have stored something there anyway, and a container may end with the process and take
+//! its memory along (measured: what two runs had counted was gone in the next container).
+//!
+//! Where there is no live directory, the one file is on a disk, on which hits must not wait. There the rows are written by events that
 //! are no hits, and when the process exits: what a process has counted since is lost if it is killed, executes another program or
 //! calls `_exit`. Below `oclcache run`, which somebody asked for, each event is written wherever the file is.
 //!
@@ -14,6 +17,7 @@
 //! not be written; and events after somebody has removed the file.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{io, ptr};
 
@@ -36,9 +40,26 @@ const MAX_FOLDED: usize = 64;
 
 /// The counters of this process.
 pub struct Recorder {
+    /// Of all events, or of all but misses.
+    usual: ProcessCounters,
+    /// Of misses. None: they have no file of their own.
+    of_misses: Option<ProcessCounters>,
+}
+
+/// In which directories of the statistics a file may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Any,
+    Memory,
+    Disk,
+}
+
+/// Those of this process that are in one file.
+struct ProcessCounters {
     program: Program,
     run: Option<Directory>,
-    statistics: Option<Statistics>,
+    statistics: Option<Arc<Statistics>>,
+    place: Place,
     // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
     // the two is dropped unused.
     process: OnceBox<Process>,
@@ -75,20 +96,25 @@ const WHOLE: u32 = 1 << ROWS;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 impl Recorder {
-    /// Counts into a file in the directory of an `oclcache run`, or, if there is none, in that of the statistics. The first event
-    /// creates the file. `program` is the name of the running program.
+    /// Counts into files in the directory of an `oclcache run`, or, if there is none, in those of the statistics. The first event
+    /// creates its file. `program` is the name of the running program.
     pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Statistics>) -> Recorder {
+        let statistics = statistics.map(Arc::new);
+        // A run is read when it ends.
+        let in_memory = |statistics: &Arc<Statistics>| statistics.directories().count() > 1;
+        let of_misses = (statistics.clone()).filter(|all| run.is_none() && in_memory(all));
+        let place = of_misses.as_ref().map_or(Place::Any, |_| Place::Memory);
+        let of_misses =
+            of_misses.map(|all| ProcessCounters::new(program, None, Some(all), Place::Disk));
         Recorder {
-            program: Program::new(program),
-            run,
-            statistics,
-            process: OnceBox::new(),
+            usual: ProcessCounters::new(program, run, statistics, place),
+            of_misses,
         }
     }
 
     /// Creates the file now, so that `oclcache run` can see that this process loaded the library.
     pub fn announce(&self) {
-        if let Some((counters, directory, _)) = self.counters(None) {
+        if let Some((counters, directory, _)) = self.usual.counters(None) {
             counters.write_changed(directory);
         }
     }
@@ -96,25 +122,63 @@ impl Recorder {
     /// Adds to the counters of a driver and device. Does not wait for other threads. A failure to write is ignored: the next event
     /// writes again.
     pub fn record(&self, place: Labels<'_>, events: &[CounterEvent]) {
-        if let Some((counters, directory, is_counted)) = self.counters(Some((place, events))) {
-            if !is_counted {
-                counters.add(&self.program, place, events);
-            }
-            if !counters.waits || !events.iter().any(CounterEvent::is_hit) {
-                counters.write_changed(directory);
-            }
+        let mut files = [Some(&self.usual), self.of_misses.as_ref()];
+        if events.iter().any(CounterEvent::is_miss) {
+            files.reverse();
         }
+        // Where the disk or the memory is full, the other one counts.
+        let mut files = files.into_iter().flatten();
+        files.any(|counters| counters.record(place, events));
     }
 
     /// Writes what hits have left to be written when the process ends. Where counters are in memory there is nothing, and nothing is
     /// allocated: a program may call exit() in a handler of a signal that has interrupted malloc.
     pub fn at_end(&self) {
+        for counters in [Some(&self.usual), self.of_misses.as_ref()] {
+            counters.inspect(|counters| counters.at_end());
+        }
+    }
+}
+
+impl ProcessCounters {
+    fn new(
+        program: &[u8],
+        run: Option<Directory>,
+        statistics: Option<Arc<Statistics>>,
+        place: Place,
+    ) -> ProcessCounters {
+        ProcessCounters {
+            program: Program::new(program),
+            run,
+            statistics,
+            place,
+            process: OnceBox::new(),
+        }
+    }
+
+    /// Whether there is a file for them.
+    fn record(&self, place: Labels<'_>, events: &[CounterEvent]) -> bool {
+        let Some((counters, directory, is_counted)) = self.counters(Some((place, events))) else {
+            return false;
+        };
+        if !is_counted {
+            counters.add(&self.program, place, events);
+        }
+        if !counters.waits || !events.iter().any(CounterEvent::is_hit) {
+            counters.write_changed(directory);
+        }
+        true
+    }
+
+    fn at_end(&self) {
         let counters = self.known().and_then(|process| self.written(process));
         if let Some((counters, directory)) = counters
             && counters.waits
         {
             counters.write_changed(directory);
-            self.fold_sometimes();
+            if self.place == Place::Any {
+                self.fold_sometimes();
+            }
         }
     }
 
@@ -123,7 +187,10 @@ impl Recorder {
             && let Some(directory) = self.directories().next()
             && directory.now_ms().is_multiple_of(FOLDS)
         {
-            statistics.fold_some_in_memory(MAX_FOLDED);
+            match self.place {
+                Place::Disk => statistics.fold_some(MAX_FOLDED),
+                Place::Any | Place::Memory => statistics.fold_some_in_memory(MAX_FOLDED),
+            }
         }
     }
 
@@ -163,13 +230,22 @@ impl Recorder {
 
     /// The directories for the file, the preferred one first.
     fn directories(&self) -> impl Iterator<Item = &Directory> {
-        let of_statistics = self.statistics.iter().flat_map(Statistics::directories);
-        self.run.iter().chain(of_statistics)
+        let all = self.statistics.iter().flat_map(|all| all.directories());
+        // The last one is on the disk.
+        let (skipped, taken) = match self.place {
+            Place::Any => (0, usize::MAX),
+            Place::Memory => (0, 1),
+            Place::Disk => (1, 1),
+        };
+        self.run.iter().chain(all.skip(skipped).take(taken))
     }
 }
 
 impl Process {
-    fn new(generation: u64, recorder: &Recorder, first: Option<FirstEvents>) -> Process {
+    fn new(generation: u64, recorder: &ProcessCounters, first: Option<FirstEvents>) -> Process {
+        let is_hit = |(_, events): FirstEvents| events.iter().any(CounterEvent::is_hit);
+        // Whether the disk is full is known when the file is written.
+        let begins = recorder.place == Place::Disk && !first.is_some_and(is_hit);
         let mut directories = recorder.directories().enumerate();
         let found = directories.find_map(|(index, directory)| {
             let is_of_run = index == 0 && recorder.run.is_some();
@@ -179,7 +255,7 @@ impl Process {
                     if let Some((place, events)) = first {
                         counters.add(&recorder.program, place, events);
                     }
-                    match counters.waits {
+                    match counters.waits && !begins {
                         true => Ok(counters),
                         false => counters.begin(directory),
                     }
@@ -189,7 +265,9 @@ impl Process {
                 );
             Some((index, counters.ok()?))
         });
-        if found.as_ref().is_some_and(|(_, counters)| !counters.waits) {
+        let is_in_use =
+            |(_, counters): &(usize, Counters)| !counters.waits || recorder.place == Place::Disk;
+        if found.as_ref().is_some_and(is_in_use) {
             recorder.fold_sometimes();
         }
         Process {
@@ -406,9 +484,32 @@ mod tests {
         let directory = statistics.directories().next().expect("a directory");
         let place = directory.path().join(own_name());
         std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
-        recorder(&store).record(Labels::default(), &[Counter::Misses.by(1)]);
+        recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
         assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
-        assert_eq!(hits(&store), 0);
+    }
+
+    #[test]
+    fn misses_stay_when_the_memory_is_lost() {
+        let (temporary, store) = store(Path::new("."));
+        let live = statistics(&store);
+        let in_memory = live.directories().count() > 1;
+        let recorder = recorder(&store);
+        for event in [Counter::Misses, Counter::Hits, Counter::Misses] {
+            recorder.record(Labels::default(), &[event.by(1)]);
+        }
+        recorder.at_end();
+        let counted = || {
+            let counted = statistics(&store).counted().expect("read");
+            let total = counted.rows.total();
+            (total.get(Counter::Hits), total.get(Counter::Misses))
+        };
+        assert_eq!(counted(), (1, 2));
+        if in_memory {
+            let live = live.directories().next().expect("a directory");
+            std::fs::remove_file(live.path().join(own_name())).expect("removed");
+            assert_eq!(counted(), (0, 2));
+        }
+        drop(temporary);
     }
 
     #[test]

@@ -149,6 +149,14 @@ impl Statistics {
         Ok(round.end())
     }
 
+    /// Merges what processes have counted that have ended into the total on the disk: the memory ends with the container or the system.
+    /// A failure loses nothing.
+    pub fn keep(&self) {
+        if let Err(error) = self.counted() {
+            tracing::debug!(%error, "the statistics stay in memory");
+        }
+    }
+
     /// Sets all counters to zero.
     ///
     /// # Errors

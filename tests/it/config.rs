@@ -95,7 +95,7 @@ fn set_changes_one_line_and_leaves_the_rest_as_it_was() {
 }
 
 #[test]
-fn the_first_setting_makes_the_file_and_its_directory() {
+fn the_first_setting_makes_the_file_and_its_directory_and_the_last_one_removes_them() {
     let sandbox = Sandbox::stub();
     let ran = config(&sandbox, &["set", "program.client.cache", "true"]).ok();
     let file = sandbox.path("home/.config/oclcache/config.toml");
@@ -107,7 +107,7 @@ fn the_first_setting_makes_the_file_and_its_directory() {
     let mode = file.metadata().expect("there").permissions().mode();
     assert_eq!(mode & 0o022, 0, "nobody else can write it");
     config(&sandbox, &["unset", "program.client.cache"]).ok();
-    assert_eq!(fs::read_to_string(&file).expect("read"), "");
+    assert!(!file.parent().expect("a directory").exists());
 }
 
 #[test]
@@ -238,6 +238,10 @@ fn a_link_to_a_file_stays_and_the_file_is_written() {
         fs::read_to_string(&real).expect("read"),
         "# shared\nverify = 2\n"
     );
+    fs::write(&real, "verify = 2\n").expect("written");
+    config(&sandbox, &["unset", "verify"]).ok();
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_to_string(&real).expect("read"), "");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_changed_option_is_named_with_both_values() {
             ("changed", "option -DN=64 became -DN=128"),
             (
                 "never_seen",
-                "never seen: no entry has this source or these kernels",
+                "never seen: no entry of an earlier run has this source or these kernels",
             ),
         ];
         for (row, (reason, words)) in list.as_array().expect("a list").iter().zip(expected) {
@@ -157,7 +157,7 @@ fn a_header_is_named_by_what_became_of_it_and_where() {
         let options = format!("-I {}", inc.display());
         assert_eq!(
             run(&options),
-            ["never seen: no entry has this source or these kernels"]
+            ["never seen: no entry of an earlier run has this source or these kernels"]
         );
         sandbox.write("inc/common.h", "#define N 2\n");
         assert_eq!(run(&options), ["header common.h changed"]);

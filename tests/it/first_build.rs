@@ -74,6 +74,24 @@ fn the_first_build_serves_the_next_process_and_has_the_key_that_it_would_have_la
     }
 }
 
+/// A thread for which there is no memory ends the process (glibc).
+#[test]
+fn a_program_whose_memory_is_limited_has_no_thread_of_ours() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    let mut command = sandbox.command(Way::Cached, "sh");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    // 64 GiB, in KiB.
+    command.args(["-c", "ulimit -d 67108864 && exec \"$@\"", "sh"]);
+    command.arg(example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    let ran = [(); 2].map(|()| sandbox.run(&mut command).ok());
+    assert!(!ran[0].stderr.contains(FIRST), "{}", ran[0].stderr);
+    assert!(is_one_hit(&ran[1].stderr), "{}", ran[1].stderr);
+}
+
 /// The stub alone in a directory, in a build that does not end.
 struct Held {
     sandbox: Sandbox,

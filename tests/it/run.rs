@@ -94,6 +94,25 @@ fn processes_that_the_program_starts_are_summed() {
     );
 }
 
+/// As when a container ends, and the next one has the same cache directory.
+#[test]
+fn what_was_counted_stays_when_the_memory_is_gone() {
+    let sandbox = fresh();
+    let counted = || {
+        // Where the counters in memory are.
+        let _ = fs::remove_file(sandbox.path("cache/v1/live"));
+        (sandbox.stat("hits"), sandbox.stat("misses"))
+    };
+    for expected in [(0, 1), (1, 1)] {
+        run(&sandbox, &words(&client(&sandbox, "-DN=3"))).ok();
+        assert_eq!(counted(), expected);
+    }
+    let other = client(&sandbox, "-DN=4");
+    let mut command = sandbox.command(Way::Cached, &other[0]);
+    sandbox.run(command.args(&other[1..])).ok();
+    assert_eq!(counted(), (1, 2));
+}
+
 #[test]
 fn exit_codes_are_the_programs_and_those_of_a_shell() {
     let sandbox = fresh();

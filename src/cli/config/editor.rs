@@ -152,12 +152,24 @@ impl ConfigEditor {
         remove(self.document.as_table_mut(), keys)
     }
 
-    /// Writes the file.
+    /// Writes the file. One in which nothing is left is removed, with its directory, unless a link leads to it.
     pub fn write(&self) -> Result<(), Failure> {
         let content = self.document.to_string();
-        let written = replace(&self.file, content.as_bytes(), self.mode);
+        let written = match content.trim().is_empty() && !self.named.is_symlink() {
+            true => remove(&self.file),
+            false => replace(&self.file, content.as_bytes(), self.mode),
+        };
         written.map_err(|error| failed(&self.named, error))
     }
+}
+
+/// Removes a file, and its directory if that has no others.
+fn remove(file: &Path) -> io::Result<()> {
+    fs::remove_file(file)?;
+    if let Some(directory) = file.parent() {
+        let _ = fs::remove_dir(directory);
+    }
+    Ok(())
 }
 
 fn failed(named: &Path, error: io::Error) -> Failure {

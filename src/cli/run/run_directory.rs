@@ -104,7 +104,9 @@ impl RunDirectory {
                 // An outer run counts these processes, too.
                 let outer =
                     std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
-                statistics.end_run(&self.run, outer.as_ref())?
+                let run = statistics.end_run(&self.run, outer.as_ref())?;
+                statistics.keep();
+                run
             }
             None => Statistics::read_run(&self.run)?,
         };

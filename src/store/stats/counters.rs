@@ -92,6 +92,11 @@ impl CounterEvent {
     pub fn is_hit(&self) -> bool {
         self.0 == Counter::Hits as usize
     }
+
+    /// Whether it counts a miss.
+    pub fn is_miss(&self) -> bool {
+        self.0 == Counter::Misses as usize
+    }
 }
 
 impl Counter {

@@ -177,14 +177,17 @@ fn directories_with_blanks_are_the_drivers_own_affair_or_cached() {
 
 #[test]
 fn options_that_only_some_drivers_know() {
-    for (include, options) in [
-        ("", "-include h.h"),
-        ("", "-include ./h.h -I d1"),
-        ("#include <h.h>", "-isystem d1"),
-        ("#include \"h.h\"", "-iquote d1"),
-        ("#include \"h.h\"", "-idirafter d1"),
-    ] {
-        for tree in Tree::on(&COMPILERS) {
+    for tree in Tree::on(&COMPILERS) {
+        for (include, options) in [
+            ("", "-include h.h"),
+            ("", "-include ./h.h -I d1"),
+            ("#include <h.h>", "-isystem d1"),
+            ("#include \"h.h\"", "-iquote d1"),
+            ("#include \"h.h\"", "-idirafter d1"),
+        ] {
+            for place in ["h.h", "d1/h.h"] {
+                let _ = std::fs::remove_file(tree.path(place));
+            }
             tree.source(&format!("{include}\n{KERNEL}"), options);
             tree.define(if include.is_empty() { "h.h" } else { "d1/h.h" });
             tree.is_right("cold");
