@@ -24,8 +24,7 @@ const NAMES: [&str; 173] = [
 /// extensions, constants and built-in functions, which are macros in PoCL's headers (measured: `_builtin_renames.h`; it also
 /// defines `inline`, and `double` if there is none).
 pub(super) fn could_be_predefined(name: &[u8]) -> bool {
-    const PREFIXES: [&[u8]; 27] = [
-        b"_",
+    const PREFIXES: [&[u8]; 26] = [
         b"CL_",
         b"cl_",
         b"CLK_",
@@ -53,8 +52,16 @@ pub(super) fn could_be_predefined(name: &[u8]) -> bool {
         b"LLVM_",
         b"CLANG_",
     ];
+    // The C standard leaves compilers no others with an underscore (C17, 6.10.8, paragraph 4), and PoCL's headers, clang 14 and Intel's
+    // runtime define none. A directory on the way to a header may be called `_work`.
+    let is_reserved = match name {
+        [b'_', next, ..] => next.is_ascii_uppercase() || *next == b'_',
+        [b'_'] => true,
+        _ => false,
+    };
     let begins = |prefix: &&[u8]| prefix.first() == name.first() && name.starts_with(prefix);
-    PREFIXES.iter().any(begins)
+    is_reserved
+        || PREFIXES.iter().any(begins)
         || NAMES
             .binary_search_by(|known| known.as_bytes().cmp(name))
             .is_ok()
@@ -72,13 +79,25 @@ mod tests {
             "linux",
             "work_group_barrier",
             "upsample",
-            "_x",
+            "_",
+            "_X",
+            "__x",
             "cl_khr_fp64",
             "convert_int",
         ] {
             assert!(could_be_predefined(name.as_bytes()), "{name}");
         }
-        for name in ["a", "ab", "abs_", "x_", "zz", "A", "work_group"] {
+        for name in [
+            "a",
+            "ab",
+            "abs_",
+            "x_",
+            "zz",
+            "A",
+            "work_group",
+            "_work",
+            "_0",
+        ] {
             assert!(!could_be_predefined(name.as_bytes()), "{name}");
         }
         assert!(NAMES.is_sorted(), "a name is searched for by halves");
