@@ -22,7 +22,7 @@ use super::{
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
 
-/// Entries that were used since then were used at the same time, in milliseconds.
+/// Of entries that were used within this time, in milliseconds, none counts as used more recently than another.
 const JUST_USED_MS: u64 = 60_000;
 /// A format that was not used for so long is garbage.
 const UNUSED: Duration = Duration::from_secs(30 * 86400);
