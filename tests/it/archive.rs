@@ -72,12 +72,17 @@ fn what_was_exported_here_is_a_hit_elsewhere_on_every_driver() {
             continue;
         };
         let bare = sandbox.kernel(Way::Bare, SOURCE, "-DN=1").ok();
-        sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
-        sandbox.kernel(Way::Cached, SOURCE, "-DN=2").ok();
+        let built =
+            ["-DN=1", "-DN=2"].map(|options| sandbox.kernel(Way::Cached, SOURCE, options).ok());
+        let logs = built.map(|ran| ran.stderr).join("");
         let file = export(&sandbox, &[]);
         let other = elsewhere(&sandbox, driver);
         let ran = import(&other, &["--trust"], &file).ok();
-        assert_eq!(last(&ran), "2 imported, 0 refused", "{driver:?}");
+        assert_eq!(
+            last(&ran),
+            "2 imported, 0 refused",
+            "{driver:?}, log:\n{logs}"
+        );
         assert_eq!(served(&other), served(&sandbox), "{driver:?}");
         let hit = other.kernel(Way::Cached, SOURCE, "-DN=1").ok();
         assert_eq!(hit.stdout, bare.stdout, "{driver:?}");

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
 use crate::functions::shared;
 use crate::support::{
     Driver, Ran, SOURCE, Sandbox, Way, copy_program, example, is_root, library, skipped, tree,
@@ -141,16 +143,25 @@ fn a_filled_cache_that_cannot_be_written_any_more_still_serves() {
     assert_eq!(healed.source_builds(), 0, "{}", healed.stderr);
 }
 
-/// A small file system of its own; it goes with this value.
+/// A small file system of its own; it goes with this value. Only this thread and what it starts see it: each mount that others see
+/// makes their first builds doubtful (see `moment` of the library).
 pub struct Disk(PathBuf);
 
 impl Disk {
+    #[allow(unsafe_code)] // namespaces of threads have no safe interface
     pub fn mount(path: PathBuf) -> Option<Disk> {
         fs::create_dir(&path).expect("made");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "none"]);
-        let mounted = mount.arg(&path).stderr(Stdio::null()).status();
-        matches!(mounted, Ok(status) if status.success()).then_some(Disk(path))
+        // SAFETY: descriptors stay shared, so no other thread misses one.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.ok()?;
+        let mount = |arguments: &[&str]| {
+            let mut mount = Command::new("mount");
+            let mounted = mount.args(arguments).stderr(Stdio::null()).status();
+            matches!(mounted, Ok(status) if status.success())
+        };
+        let kind = ["-t", "tmpfs", "-o", "size=256k,mode=0700", "none"];
+        let at = [path.to_str().expect("UTF-8")];
+        let is_mounted = mount(&["--make-rprivate", "/"]) && mount(&[&kind[..], &at].concat());
+        is_mounted.then_some(Disk(path))
     }
 
     pub fn fill(&self, name: &str) {
