@@ -70,7 +70,7 @@ use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::look::FactBytes;
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
-use crate::one_call;
+use crate::one_call::{self, CallPart};
 use crate::outcome::{Bypass, Missed, Query};
 use crate::parallel_files;
 use crate::remote::client::RemoteClient;
@@ -194,25 +194,33 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
         Ok(ticket) => ticket,
         Err(dead) => return Cache::get().leave_to_driver(call, dead),
     };
-    let (cache, begun) = one_call::during(|| {
-        let cache = Cache::get();
-        (cache, cache.begin(&ticket, call))
-    });
-    let (plan, mut turn) = match begun {
+    // No closures: they would have frames below the driver.
+    let mut part = one_call::begin();
+    let cache = Cache::get();
+    let (plan, mut turn) = match cache.begin(&ticket, call) {
         Beginning::Planned(plan, turn) => (plan, turn),
         Beginning::First(first) => {
+            drop(part);
             return cache.build_by_driver(ticket, BuildPlan::Meanwhile(first), call, started);
         }
-        Beginning::Behind(text) => cache.plan_behind(&text, &ticket, call, started),
+        Beginning::Behind(text) => {
+            drop(part);
+            let planned = cache.plan_behind(&text, &ticket, call, started);
+            part = one_call::begin();
+            planned
+        }
     };
     if cache.is_refused_by_baker(plan.as_deref().map_err(|reason| *reason)) {
         shadow::ended(&ticket, BuildEnd::Refused, None, None);
         return NextStep::Return(call.program, CL_INVALID_OPERATION);
     }
-    if let Ok(plan) = &plan
-        && cache.serve(&ticket, plan, &mut turn, started)
-    {
-        return NextStep::Notify(call.notify, call.program);
+    match &plan {
+        Ok(plan) => {
+            if cache.serve(&ticket, plan, &mut turn, part, started) {
+                return NextStep::Notify(call.notify, call.program);
+            }
+        }
+        Err(_) => drop(part),
     }
     cache.build_by_driver(ticket, BuildPlan::Before(plan, turn), call, started)
 }
@@ -379,15 +387,21 @@ impl Cache {
         plan
     }
 
-    /// Serves a program from the cache. Returns false if the driver is to build it. `started`: when the call began.
+    /// Serves a program from the cache. Returns false if the driver is to build it. `part`: in which the program was planned; `started`:
+    /// when the call began.
     #[inline(never)] // its frame is gone when the driver compiles
-    fn serve(&self, ticket: &Ticket, plan: &Plan, turn: &mut BuildTurn, started: Instant) -> bool {
-        // No closure: it would have a frame below the driver. Not while it waits for another process.
-        let part = one_call::begin();
+    fn serve(
+        &self,
+        ticket: &Ticket,
+        plan: &Plan,
+        turn: &mut BuildTurn,
+        part: CallPart,
+        started: Instant,
+    ) -> bool {
         if let Some(inner) = self.hit(ticket, plan) {
             return self.serve_by(ticket, plan, inner, started);
         }
-        drop(part);
+        drop(part); // not while it waits for another process
         let waited = self.wait(ticket, plan, turn).found_or(turn);
         waited.is_some_and(|inner| self.serve_by(ticket, plan, inner, started))
     }

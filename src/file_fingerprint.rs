@@ -24,12 +24,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use once_cell::race::OnceBox;
 use rustix::fs::{AtFlags, CWD, Stat, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use crate::filesystem::{ChangeTime, FileSystem};
-use crate::proc_file;
+use crate::host;
 
 const SETTLED_SECONDS: i64 = 2;
 
@@ -81,17 +80,10 @@ impl MountIdentity {
             return None;
         }
         Some(MountIdentity {
-            boot: boot()?.clone(),
+            boot: host::boot()?.to_vec(),
             number: found.stx_mnt_id,
         })
     }
-}
-
-/// The random number of this start of the system, as text. Read once.
-pub fn boot() -> Option<&'static Vec<u8>> {
-    static BOOT: OnceBox<Option<Vec<u8>>> = OnceBox::new();
-    let read = || Box::new(proc_file::read_line("/proc/sys/kernel/random/boot_id").ok());
-    BOOT.get_or_init(read).as_ref()
 }
 
 impl FileSystems {

@@ -13,7 +13,6 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, SeekFrom, Stat, Timespec, flock, fstat, seek};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::{Resource, getrlimit};
 
 use crate::file_fingerprint::FileId;
 use crate::one_call;
@@ -29,9 +28,9 @@ pub fn file_id(stat: &Stat) -> FileId {
 /// # Errors
 /// It may not.
 pub fn may_reach(end: u64) -> Result<(), Errno> {
-    match getrlimit(Resource::Fsize).current {
-        Some(limit) if end > limit => Err(Errno::FBIG),
-        _ => Ok(()),
+    match end > one_call::file_size_limit() {
+        true => Err(Errno::FBIG),
+        false => Ok(()),
     }
 }
 

@@ -66,6 +66,7 @@
 //! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
 //! - `lru`: values in memory that take a bounded number of bytes.
 //! - `file_fingerprint`: detects that a file has changed since it was read.
+//! - `host`: tells the host from others, and from itself before it was restarted.
 //! - `filesystem`: the file system of a directory, and what it guarantees.
 //! - `framing`: the magic number, length and checksum of files.
 //! - `fallible`: allocates buffers whose size comes from the application or from a file, and reports failure.
@@ -80,7 +81,7 @@
 //! - `regular_file`: opens files of unknown kinds without waiting or effects.
 //! - `trust`: checks that no untrusted user can write a path.
 //! - `fork_safety`: locks that are free in a forked child.
-//! - `one_call`: asks the system once in a call who the user is and whether descriptors are ours.
+//! - `one_call`: asks the system once in a call who the user is, and the like.
 //! - `guarded_file`: files that we keep open, and that an application may close by number.
 //! - `descriptors`: whether the process has enough file descriptors left.
 //! - `companion`: finds the programs that belong to this library.
@@ -109,6 +110,7 @@ mod framing;
 mod front;
 mod guarded_file;
 mod hook;
+mod host;
 mod key;
 mod log;
 mod lru;

@@ -2,11 +2,12 @@
 //!
 //! It costs each build one look at the file. The file is read again only after it has changed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Config, of_system};
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
+use crate::one_call;
 
 /// Whether the cache was switched off since the process has read its settings.
 #[derive(Default)]
@@ -14,6 +15,8 @@ pub struct SiteSwitch {
     /// The system's file as it was read last; None: there was none.
     read: Mutex<Option<FileFingerprint>>,
     is_off: AtomicBool,
+    /// The call of the application in which the file was looked at last; see `one_call`.
+    looked_in: AtomicU64,
 }
 
 impl SiteSwitch {
@@ -22,10 +25,11 @@ impl SiteSwitch {
         SiteSwitch {
             read: Mutex::new(present()),
             is_off: AtomicBool::new(false),
+            looked_in: AtomicU64::new(one_call::number().unwrap_or(0)),
         }
     }
 
-    /// Whether the cache is switched off now.
+    /// Whether the cache is switched off now. Looked at once in a call of the application.
     pub fn look(&self) -> bool {
         self.look_at(present, || Config::read().disable())
     }
@@ -37,6 +41,11 @@ impl SiteSwitch {
         present: impl Fn() -> Option<FileFingerprint>,
         is_disabled: impl Fn() -> bool,
     ) -> bool {
+        if let Some(call) = one_call::number()
+            && self.looked_in.swap(call, Ordering::Relaxed) == call
+        {
+            return self.was_off();
+        }
         let now = present();
         let mut read = self.read.lock();
         if *read == now {

@@ -23,7 +23,7 @@ const FILE: &str = "/proc/self/maps";
 
 /// The mappings of this process.
 pub struct Mappings {
-    /// None: the kernel only lists them, or must not be asked.
+    /// To ask the kernel: since Linux 6.11. None: it must not be asked.
     asked: Option<OwnedFd>,
     listed: OnceCell<Vec<(Range<usize>, Mapping)>>,
 }
@@ -66,11 +66,8 @@ impl Mappings {
             };
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let asked = retry_on_intr(|| openat(CWD, FILE, flags, Mode::empty())).ok();
-        let asked =
-            asked.filter(|file| ask(file, Mappings::now as fn() -> Mappings as usize).is_ok());
         Mappings {
-            asked,
+            asked: retry_on_intr(|| openat(CWD, FILE, flags, Mode::empty())).ok(),
             listed: OnceCell::new(),
         }
     }

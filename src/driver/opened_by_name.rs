@@ -254,7 +254,10 @@ impl OpenedByName {
 /// The directories that a library or the program says. They only count if it says them by DT_RPATH, but DT_RUNPATH is not told from
 /// that here.
 pub fn said_by(object: &Object) -> Vec<PathBuf> {
-    of_file(&object.run_paths, directory(&path_of(object)))
+    match object.run_paths.is_empty() {
+        true => Vec::new(),
+        false => of_file(&object.run_paths, directory(&path_of(object))),
+    }
 }
 
 /// The program itself has no path here.

@@ -17,6 +17,7 @@ use super::file_memory::{FileMemory, list_identity};
 use super::real_paths::{Mounts, RealPaths, WatchedPaths};
 use crate::file_fingerprint::MountIdentity;
 use crate::framing;
+use crate::host;
 use crate::key::ingredients::VERSION;
 use crate::one_call;
 use crate::proc_file;
@@ -37,8 +38,7 @@ pub fn identity<'a>(inputs: impl Iterator<Item = &'a [u8]>, memory: &dyn FileMem
 
 /// The name of the host, and what this process may read there.
 pub fn reader() -> Vec<u8> {
-    let host = rustix::system::uname();
-    [host.nodename().to_bytes_with_nul(), &rights()].concat()
+    [host::name(), b"\0", &rights()].concat()
 }
 
 /// The name space of users that the kernel begins with. Its number is the kernel's USER_NS_INIT_INO, which no other one gets.

@@ -29,6 +29,7 @@ use rustix::process::geteuid;
 use super::protocol::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, VERSION};
 use crate::config::{Config, Name};
 use crate::guarded_file::beyond_streams;
+use crate::host;
 use crate::key::ingredients::{hex, sha256};
 use crate::proc_file;
 use crate::store::directory::Directory;
@@ -65,7 +66,7 @@ const COVERED: [Name; 11] = [
 /// format.
 pub(super) fn name(config: &Config, root: &Directory) -> String {
     let mut parts = vec![vec![VERSION], geteuid().as_raw().to_le_bytes().to_vec()];
-    parts.push(rustix::system::uname().nodename().to_bytes().to_vec());
+    parts.push(host::name().to_vec());
     parts.push(proc_file::read("/proc/sys/kernel/random/boot_id").unwrap_or_default());
     for namespace in ["user", "mnt", "net"] {
         let link = std::fs::read_link(format!("/proc/self/ns/{namespace}"));

@@ -18,6 +18,7 @@ use super::{Store, TEMPORARY};
 use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Validity};
 use crate::fork_safety::Mutex;
 use crate::framing;
+use crate::host;
 use crate::regular_file;
 
 pub(super) const DIRECTORY: &str = "digests";
@@ -165,11 +166,7 @@ fn load(store: &Store) -> Option<Remembered> {
 /// A name that no other host has. Device and inode numbers are valid on one host only.
 pub(super) fn host() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    let host = rustix::system::uname();
-    format!(
-        "{:016x}",
-        xxh3_64(&[host.nodename().to_bytes(), &machine].concat())
-    )
+    format!("{:016x}", xxh3_64(&[host::name(), &machine].concat()))
 }
 
 /// Whether a name has the form of [`host`].

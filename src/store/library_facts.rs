@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io;
 
-use super::directory::Directory;
 use super::ownership::begins_as_ours;
 use super::{Store, TEMPORARY};
 use crate::key::ingredients::hex;
@@ -23,11 +22,8 @@ const MAX_READ_BYTES: u64 = 4 << 20;
 /// # Errors
 /// It cannot be opened.
 pub fn open(store: &Store, identity: &[u8; 32]) -> io::Result<Option<File>> {
-    let Some(directory) = store.facts_directory()? else {
-        return Ok(None);
-    };
-    match directory.open_to_read(&name(identity)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+    match store.root().open_to_read(&path(identity)) {
+        Err(error) if is_absent(&error) => Ok(None),
         opened => opened.map(Some),
     }
 }
@@ -37,22 +33,14 @@ pub fn open(store: &Store, identity: &[u8; 32]) -> io::Result<Option<File>> {
 /// # Errors
 /// It cannot be read, or is too large.
 pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
-    match store.facts_directory()? {
-        None => Ok(None),
-        Some(directory) => directory.read(&name(identity), MAX_READ_BYTES),
-    }
+    store.root().read(&path(identity), MAX_READ_BYTES)
 }
 
-impl Store {
-    /// The directory, once there is one. A process reads half a dozen files in it.
-    fn facts_directory(&self) -> io::Result<Option<&Directory>> {
-        if let Some(known) = self.facts.get() {
-            return Ok(Some(known));
-        }
-        let opened = self.root.open_below(DIRECTORY);
-        let opened = opened.map_err(|failure| failure.error)?;
-        Ok(opened.map(|opened| self.facts.get_or_init(|| Box::new(opened))))
-    }
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// Writes the file of this identity.
@@ -86,6 +74,10 @@ pub fn save(store: &Store, identity: &[u8; 32], facts: &[u8]) {
 
 fn name(identity: &[u8; 32]) -> String {
     hex(identity)
+}
+
+fn path(identity: &[u8; 32]) -> String {
+    format!("{DIRECTORY}/{}", name(identity))
 }
 
 /// Whether a name is that of such a file.

@@ -293,7 +293,7 @@ fn merge(mut round: StatsMerge<'_>) {
 
 /// The name of this process's file.
 pub fn own_name() -> String {
-    StatsView::new().name_of(std::process::id())
+    StatsView::new().own_name()
 }
 
 /// The counters of the processes of one `oclcache run`.

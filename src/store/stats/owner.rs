@@ -5,7 +5,7 @@ use std::fs;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::file_fingerprint;
+use crate::host;
 use crate::proc_file;
 
 /// Whether a process will still add to its file.
@@ -25,6 +25,8 @@ pub struct StatsView {
     host: String,
     /// Identifies the boot of the host.
     boot: String,
+    /// The number of this process.
+    number: u32,
     /// This process. None if /proc does not show the processes of this namespace, but those of the host around a container, or none.
     own: Option<RunningProcess>,
     /// Where the processes are shown.
@@ -42,25 +44,29 @@ struct RunningProcess {
 impl StatsView {
     /// The view of this process.
     pub fn new() -> StatsView {
-        let host = rustix::system::uname();
         let processes = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let boot = file_fingerprint::boot();
         let host = [
-            host.nodename().to_bytes(),
+            host::name(),
             b"\0",
             processes.as_os_str().as_encoded_bytes(),
         ];
+        let number = std::process::id();
         let own = RunningProcess::at("/proc/self/stat");
         StatsView {
             host: digits(&host.concat()),
-            boot: digits(boot.map(Vec::as_slice).unwrap_or_default()),
-            own: own.filter(|own| own.number == std::process::id()),
+            boot: digits(host::boot().unwrap_or_default()),
+            number,
+            own: own.filter(|own| own.number == number),
             processes: "/proc",
         }
     }
 
-    /// The name of a process's file. A process keeps it when it executes another program.
-    pub fn name_of(&self, process: u32) -> String {
+    /// The name of this process's file. A process keeps it when it executes another program.
+    pub fn own_name(&self) -> String {
+        self.name_of(self.number)
+    }
+
+    fn name_of(&self, process: u32) -> String {
         let start = self.start_time(process).unwrap_or(0);
         format!("{}-{}-{process}-{start}", self.host, self.boot)
     }
