@@ -5,6 +5,9 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::ops::Range;
 
+use memchr::memmem;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::MAX_TEXT_BYTES;
 use super::lex::{Lexemes, TokenKind, is_odd};
 use crate::fallible::push;
@@ -15,14 +18,25 @@ use crate::outcome::Bypass;
 const STEPS_OF_DEFINITION: usize = 250;
 
 /// Definitions in the order in which they were added.
-#[derive(Default)]
 pub(super) struct WrittenDefinitions {
     /// The texts of all, one after another: one allocation for each would take longer than to read it.
     texts: Vec<u8>,
     definitions: Vec<Written>,
     /// The last definition by the digest of its name.
     last: HashMap<u32, u32, BuildHasherDefault<Digested>>,
-    digest: RandomState,
+    /// Of the digests, so that no text can be made whose names have the same ones.
+    seed: u64,
+}
+
+impl Default for WrittenDefinitions {
+    fn default() -> WrittenDefinitions {
+        WrittenDefinitions {
+            texts: Vec::new(),
+            definitions: Vec::new(),
+            last: HashMap::default(),
+            seed: RandomState::new().hash_one(()),
+        }
+    }
 }
 
 /// A definition. There may be hundreds of thousands, so numbers are small.
@@ -76,7 +90,7 @@ impl WrittenDefinitions {
         let plain = first.text.iter().position(|byte| is_odd(*byte));
         let name = &first.text[..plain.unwrap_or(first.text.len())];
         // Digraphs mean `#` and `##`.
-        let has_digraph = text.windows(2).any(|pair| pair == b"%:");
+        let has_digraph = memmem::find(text, b"%:").is_some();
         let is_understood = plain.is_none() && !has_digraph && text.len() <= MAX_TEXT_BYTES;
         let kept = match is_understood {
             true => text,
@@ -102,7 +116,7 @@ impl WrittenDefinitions {
     }
 
     fn digest(&self, name: &[u8]) -> u32 {
-        self.digest.hash_one(name) as u32
+        xxh3_64_with_seed(name, self.seed) as u32
     }
 
     fn bytes(&self, range: &Range<u32>) -> &[u8] {

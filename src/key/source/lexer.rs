@@ -158,7 +158,13 @@ impl<'a> Lexer<'a> {
     /// The end of the directive that holds `from`.
     pub(super) fn directive_end(&self, from: usize) -> usize {
         let mut end = from;
+        let may_matter = |byte: u8, next: u8| {
+            let begins_comment = (byte == b'/') & ((next == b'/') | (next == b'*'));
+            (byte == b'\n') | (byte == b'"') | (byte == b'\'') | begins_comment
+        };
+        let mut marks = Marks::new(self.text, may_matter);
         loop {
+            end = marks.next(end);
             match (self.byte(end), self.byte(end + 1)) {
                 (b'\n', _) | (b'/', b'/') => break,
                 (b'/', b'*') => {
@@ -299,8 +305,9 @@ impl<'a> Lexer<'a> {
             match (self.byte(self.at), self.byte(self.at + 1)) {
                 (b'/', b'/' | b'*') => self.comment(self.at),
                 (byte, _) if self.at < self.text.len() && is_blank(byte) => {
-                    self.work.count(1);
-                    self.at += 1;
+                    let start = self.at;
+                    self.at = first(self.text, start + 1, |byte: u8, _: u8| !is_blank(byte));
+                    self.work.count(self.at - start);
                 }
                 _ => return,
             }
