@@ -65,7 +65,7 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
             Ok(_) => report.good("system_dirs", format!("{shown} is read")),
             Err(why) => {
                 let words = "make it and its parents writable for root only, or remove it from `system_dirs`";
-                report.doubtful(
+                report.wrong(
                     "system_dirs",
                     format!("{shown} is not used: {why}"),
                     Fix::words(words),

@@ -163,6 +163,25 @@ fn a_temporary_directory_that_is_none_is_told() {
     examine(&mut world, &fault);
 }
 
+/// Who has configured a directory wants it to be used.
+#[test]
+fn a_directory_for_all_users_that_others_can_write_is_told() {
+    let mut world = World::new();
+    let fault = Fault {
+        about: "system_dirs",
+        state: WRONG,
+        says: "is not used: ",
+        plant: |world| {
+            let shared = world.sandbox.path("shared");
+            fs::create_dir(&shared).expect("made");
+            fs::set_permissions(&shared, PermissionsExt::from_mode(0o777)).expect("changed");
+            world.sandbox.set("OCLCACHE_SYSTEM_DIRS", shared);
+        },
+        by_hand: Some(|_| "unset OCLCACHE_SYSTEM_DIRS".into()),
+    };
+    examine(&mut world, &fault);
+}
+
 /// In a mount namespace of its own the cache directory is a small file system, with this done to it.
 fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
     let world = World::new();
