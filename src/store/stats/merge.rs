@@ -119,6 +119,8 @@ pub struct StatsMerge<'a> {
     now_ms: u64,
     /// How many more files of the directory to look at.
     left: usize,
+    /// Whether other hosts may share the directory.
+    is_among_hosts: bool,
     zeroed_ms: Option<u64>,
     absorbed: BTreeSet<String>,
     /// The sums of the total, present or future.
@@ -202,6 +204,7 @@ impl<'a> StatsMerge<'a> {
             target,
             view: StatsView::new(),
             left: 0,
+            is_among_hosts: false,
             zeroed_ms: total.zeroed_ms,
             absorbed: total.absorbed,
             folded: Rows::from_written(total.rows),
@@ -248,6 +251,7 @@ impl<'a> StatsMerge<'a> {
             limit,
         } = source;
         self.left = *limit;
+        self.is_among_hosts = directory.file_system().is_network();
         let names = directory.names()?;
         let (runs, files): (Vec<_>, Vec<_>) =
             (names.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
@@ -258,7 +262,7 @@ impl<'a> StatsMerge<'a> {
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
             let is_ours = is_name(owner);
-            let owner = self.view.owner(owner);
+            let owner = self.owner(owner);
             // A directory that is not ours has no files of ours.
             let Ok(Some(below)) = directory.open_below(&run) else {
                 continue;
@@ -358,7 +362,7 @@ impl<'a> StatsMerge<'a> {
             return;
         }
         // Asked before the file is read: a process that dies in between has counted all it will.
-        let owner = match (self.view.owner(name), run) {
+        let owner = match (self.owner(name), run) {
             (FileOwner::Dead, run) => run,
             (owner, _) => owner,
         };
@@ -377,6 +381,13 @@ impl<'a> StatsMerge<'a> {
         }
         if self.dead.len() >= MAX_MERGED {
             self.fold();
+        }
+    }
+
+    fn owner(&self, name: &str) -> FileOwner {
+        match self.is_among_hosts {
+            true => self.view.owner_among_hosts(name),
+            false => self.view.owner(name),
         }
     }
 
