@@ -60,10 +60,13 @@ struct ProcessCounters {
     run: Option<Directory>,
     statistics: Option<Arc<Statistics>>,
     place: Place,
-    // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
+    // All is made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
     // the two is dropped unused.
     process: OnceBox<Process>,
 }
+
+/// That of a run, that in memory, and that on the disk.
+const MAX_DIRECTORIES: usize = 3;
 
 /// Labels and events.
 type FirstEvents<'a> = (Labels<'a>, &'a [CounterEvent]);
@@ -71,9 +74,11 @@ type FirstEvents<'a> = (Labels<'a>, &'a [CounterEvent]);
 struct Process {
     /// Identifies the process: a child inherits that of its parent.
     generation: u64,
+    /// What was in the file in each directory before this process wrote there.
+    before: [OnceBox<Vec<u64>>; MAX_DIRECTORIES],
     /// The counters, and the number of the directory of their file. None if no file can be made, for example because a link is in
     /// its place.
-    counters: Option<(usize, Counters)>,
+    counters: OnceBox<Option<(usize, Counters)>>,
     /// A child that was forked later counts from zero in a file of its own.
     forked: OnceBox<Process>,
 }
@@ -199,30 +204,27 @@ impl ProcessCounters {
     /// have been counted: then the file is written once.
     fn counters(&self, first: Option<FirstEvents>) -> Option<(&Counters, &Directory, bool)> {
         let generation = generation();
-        let mut place = &self.process;
-        loop {
-            let made = Cell::new(ptr::null());
-            let process = place.get_or_init(|| {
-                let process = Box::new(Process::new(generation, self, first));
-                made.set(ptr::from_ref(&*process));
-                process
-            });
-            if process.generation == generation {
-                let (counters, directory) = self.written(process)?;
-                // If another thread was faster, what this one has made is dropped, and was perhaps written over what that one wrote.
-                let is_own = ptr::eq(process, made.get());
-                if !is_own && !made.get().is_null() {
-                    counters.changed.fetch_or(WHOLE, Ordering::AcqRel);
-                }
-                let is_counted = first.is_some() && is_own;
-                return Some((counters, directory, is_counted));
-            }
-            place = &process.forked;
+        let mut process = self.process.get_or_init(|| Process::new(generation));
+        while process.generation != generation {
+            process = process.forked.get_or_init(|| Process::new(generation));
         }
+        let made = Cell::new(ptr::null());
+        let found = process.counters.get_or_init(|| {
+            let counters = Box::new(self.begin(process, first));
+            made.set(ptr::from_ref(&*counters));
+            counters
+        });
+        let (counters, directory) = self.written(process)?;
+        // If another thread was faster, what this one has made is dropped, and was perhaps written over what that one wrote.
+        let is_own = ptr::eq(found, made.get());
+        if !is_own && !made.get().is_null() {
+            counters.changed.fetch_or(WHOLE, Ordering::AcqRel);
+        }
+        Some((counters, directory, first.is_some() && is_own))
     }
 
     fn written<'a>(&'a self, process: &'a Process) -> Option<(&'a Counters, &'a Directory)> {
-        let (index, counters) = process.counters.as_ref()?;
+        let (index, counters) = process.counters.get()?.as_ref()?;
         Some((counters, self.directories().nth(*index)?))
     }
 
@@ -244,21 +246,20 @@ impl ProcessCounters {
         };
         self.run.iter().chain(all.skip(skipped).take(taken))
     }
-}
 
-impl Process {
-    fn new(generation: u64, recorder: &ProcessCounters, first: Option<FirstEvents>) -> Process {
+    /// The counters with their first events, written if that is due.
+    fn begin(&self, process: &Process, first: Option<FirstEvents>) -> Option<(usize, Counters)> {
         let is_hit = |(_, events): FirstEvents| events.iter().any(CounterEvent::is_hit);
         // Whether the disk is full is known when the file is written.
-        let begins = recorder.place == Place::Disk && !first.is_some_and(is_hit);
-        let mut directories = recorder.directories().enumerate();
-        let found = directories.find_map(|(index, directory)| {
-            let is_of_run = index == 0 && recorder.run.is_some();
+        let begins = self.place == Place::Disk && !first.is_some_and(is_hit);
+        let mut directories = self.directories().zip(&process.before).enumerate();
+        let found = directories.find_map(|(index, (directory, before))| {
+            let is_of_run = index == 0 && self.run.is_some();
             let waits = !is_of_run && !directory.is_in_memory();
-            let counters = Counters::open(directory, waits)
+            let counters = Counters::open(directory, waits, before)
                 .and_then(|counters| {
                     if let Some((place, events)) = first {
-                        counters.add(&recorder.program, place, events);
+                        counters.add(&self.program, place, events);
                     }
                     match counters.waits && !begins {
                         true => Ok(counters),
@@ -272,20 +273,31 @@ impl Process {
         });
         let is_in_use = |(_, counters): &(usize, Counters)| !counters.waits || begins;
         if found.as_ref().is_some_and(is_in_use) {
-            recorder.fold_sometimes();
+            self.fold_sometimes();
         }
-        Process {
+        found
+    }
+}
+
+impl Process {
+    fn new(generation: u64) -> Box<Process> {
+        Box::new(Process {
             generation,
-            counters: found,
+            before: Default::default(),
+            counters: OnceBox::new(),
             forked: OnceBox::new(),
-        }
+        })
     }
 }
 
 impl Counters {
     /// The counters of this process in a directory. What the process counted before it executed another program is in the file of
-    /// the same name.
-    fn open(directory: &Directory, waits: bool) -> io::Result<Counters> {
+    /// the same name. Of several threads the first one that has read it tells all what that was, before any of them writes.
+    fn open(
+        directory: &Directory,
+        waits: bool,
+        before_all: &OnceBox<Vec<u64>>,
+    ) -> io::Result<Counters> {
         let name = own_name();
         let file = OnceBox::new();
         let before = match waits {
@@ -312,11 +324,12 @@ impl Counters {
             .map(|word| u64::from_le_bytes(*word))
             .collect();
         words.resize(WORDS, 0);
+        let words = before_all.get_or_init(|| Box::new(words));
         Ok(Counters {
             name,
             file,
             waits,
-            words: words.into_iter().map(AtomicU64::new).collect(),
+            words: words.iter().copied().map(AtomicU64::new).collect(),
             changed: AtomicU32::new(WHOLE),
             writing: Mutex::new(()),
         })
