@@ -19,10 +19,10 @@ pub fn has_room() -> bool {
     open_ones().is_some_and(|open| limit.saturating_sub(open) >= LEAST as u64) || has_free(limit)
 }
 
-/// How many descriptors are open: the size of the directory that lists them, since Linux 6.2. None: the system does not tell, or they are
-/// shown no more, because the first thread has ended.
+/// How many descriptors this thread has open, which may not share those of the first thread (CLONE_FILES of unshare(2)): the size of the
+/// directory that lists them, since Linux 6.2. None: the system does not tell.
 fn open_ones() -> Option<u64> {
-    let listed = rustix::fs::stat("/proc/self/fd").ok()?;
+    let listed = rustix::fs::stat("/proc/thread-self/fd").ok()?;
     u64::try_from(listed.st_size).ok().filter(|open| *open > 0)
 }
 
@@ -67,6 +67,20 @@ mod tests {
             assert!(!is_free(file.as_raw_fd()), "{flags:#o}");
         }
         assert!(is_free(i32::MAX));
+    }
+
+    #[test]
+    fn descriptors_of_a_thread_that_shares_none_are_counted() {
+        let open = std::thread::spawn(|| {
+            // SAFETY: nothing is open but for this thread from now on.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            let held = [(); 200].map(|()| std::fs::File::open("/dev/null").expect("opened"));
+            let open = open_ones();
+            drop(held);
+            open
+        });
+        let open = open.join().expect("no panic");
+        assert!(open.is_none_or(|open| open >= 200), "{open:?}");
     }
 
     #[test]

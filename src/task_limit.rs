@@ -4,14 +4,13 @@
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::proc_file;
 
 /// So many are left to the program and its driver.
 const LEAST: u64 = 64;
 /// The limit of a user counts what all programs of the user have, which no file tells. A lower one was set for this program; those of
-/// systems are thousands.
+/// systems are thousands. Root is exempt, but not the root of a user namespace, whose capabilities look the same.
 const LEAST_OF_USER: u64 = 256;
 /// Where the groups of processes are (cgroups(7)): of the second version, and of the first one's controller.
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -21,17 +20,11 @@ const GROUPS_OF_FIRST_VERSION: &str = "/sys/fs/cgroup/pids";
 pub fn has_room() -> bool {
     let limit = getrlimit(Resource::Nproc).current;
     let is_low = limit.is_some_and(|limit| limit < LEAST_OF_USER);
-    (!is_low || is_exempt()) && {
+    !is_low && {
         let groups = proc_file::read_own("cgroup").unwrap_or_default();
         left_in_groups(&groups, |file| proc_file::read_line(file.to_str()?).ok())
             .is_none_or(|left| left >= LEAST)
     }
-}
-
-/// Whether the limit of the user does not count (setrlimit(2)).
-fn is_exempt() -> bool {
-    let exempting = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
-    capabilities(None).is_ok_and(|sets| sets.effective.intersects(exempting))
 }
 
 /// How many tasks the groups of this process and those around them leave. None: they have no limit that is seen from here.

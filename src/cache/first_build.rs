@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::plan::{Draft, Plan};
 use super::single_flight::{BuildTurn, FirstWait};
 use super::{BuildCall, Cache, bake, nanoseconds};
+use crate::descriptors;
 use crate::driver::moment::Moment;
 use crate::driver::{Driver, loaded_changes, path_of, reentrancy};
 use crate::key::ingredients::Key;
@@ -138,7 +139,8 @@ impl Cache {
 
     /// Begins to identify the driver on a thread.
     fn build_first(&'static self, draft: Draft) -> Option<(Arc<Moment>, Promise<Planned>)> {
-        if own_threads::useful(1) == 0 || !draft.has_room_and(MEMORY) {
+        let has_room = || descriptors::has_room() && draft.has_room_and(MEMORY);
+        if own_threads::useful(1) == 0 || !has_room() {
             return None;
         }
         let moment = Arc::new(draft.driver().moment()?);

@@ -27,16 +27,16 @@ use rustix::time::{ClockId, clock_gettime};
 use super::directory::Directory;
 use super::ownership::is_our_start;
 use super::stats::{
-    CounterEvent, DAY_MS, Labels, MAGIC, Program, ROW, ROWS, Statistics, WORDS, add, own_name,
+    CounterEvent, DAY_MS, Labels, MAGIC, MAX_FOLDED, Program, ROW, ROWS, Statistics, WORDS, add,
+    own_name,
 };
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 
-/// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them. (Programs that only hit
-/// never sweep.)
+/// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them ([`MAX_FOLDED`]). (Programs
+/// that only hit never sweep.)
 const FOLDS: u64 = 32;
-const MAX_FOLDED: usize = 64;
 
 /// The counters of this process.
 pub struct Recorder {
@@ -60,10 +60,13 @@ struct ProcessCounters {
     run: Option<Directory>,
     statistics: Option<Arc<Statistics>>,
     place: Place,
-    // Made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
+    // All is made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
     // the two is dropped unused.
     process: OnceBox<Process>,
 }
+
+/// That of a run, that in memory, and that on the disk.
+const MAX_DIRECTORIES: usize = 3;
 
 /// Labels and events.
 type FirstEvents<'a> = (Labels<'a>, &'a [CounterEvent]);
@@ -71,9 +74,11 @@ type FirstEvents<'a> = (Labels<'a>, &'a [CounterEvent]);
 struct Process {
     /// Identifies the process: a child inherits that of its parent.
     generation: u64,
+    /// What was in the file in each directory before this process wrote there.
+    before: [OnceBox<Vec<u64>>; MAX_DIRECTORIES],
     /// The counters, and the number of the directory of their file. None if no file can be made, for example because a link is in
     /// its place.
-    counters: Option<(usize, Counters)>,
+    counters: OnceBox<Option<(usize, Counters)>>,
     /// A child that was forked later counts from zero in a file of its own.
     forked: OnceBox<Process>,
 }
@@ -175,8 +180,9 @@ impl ProcessCounters {
         if let Some((counters, directory)) = counters
             && counters.waits
         {
+            let hits_waited = counters.changed.load(Ordering::Acquire) > 0;
             counters.write_changed(directory);
-            if self.place == Place::Any {
+            if hits_waited || self.place == Place::Any {
                 self.fold_sometimes();
             }
         }
@@ -198,26 +204,27 @@ impl ProcessCounters {
     /// have been counted: then the file is written once.
     fn counters(&self, first: Option<FirstEvents>) -> Option<(&Counters, &Directory, bool)> {
         let generation = generation();
-        let mut place = &self.process;
-        loop {
-            let made = Cell::new(ptr::null());
-            let process = place.get_or_init(|| {
-                let process = Box::new(Process::new(generation, self, first));
-                made.set(ptr::from_ref(&*process));
-                process
-            });
-            if process.generation == generation {
-                let (counters, directory) = self.written(process)?;
-                // If another thread was faster, what this one has made is dropped.
-                let is_counted = first.is_some() && ptr::eq(process, made.get());
-                return Some((counters, directory, is_counted));
-            }
-            place = &process.forked;
+        let mut process = self.process.get_or_init(|| Process::new(generation));
+        while process.generation != generation {
+            process = process.forked.get_or_init(|| Process::new(generation));
         }
+        let made = Cell::new(ptr::null());
+        let found = process.counters.get_or_init(|| {
+            let counters = Box::new(self.begin(process, first));
+            made.set(ptr::from_ref(&*counters));
+            counters
+        });
+        let (counters, directory) = self.written(process)?;
+        // If another thread was faster, what this one has made is dropped, and was perhaps written over what that one wrote.
+        let is_own = ptr::eq(found, made.get());
+        if !is_own && !made.get().is_null() {
+            counters.changed.fetch_or(WHOLE, Ordering::AcqRel);
+        }
+        Some((counters, directory, first.is_some() && is_own))
     }
 
     fn written<'a>(&'a self, process: &'a Process) -> Option<(&'a Counters, &'a Directory)> {
-        let (index, counters) = process.counters.as_ref()?;
+        let (index, counters) = process.counters.get()?.as_ref()?;
         Some((counters, self.directories().nth(*index)?))
     }
 
@@ -239,21 +246,20 @@ impl ProcessCounters {
         };
         self.run.iter().chain(all.skip(skipped).take(taken))
     }
-}
 
-impl Process {
-    fn new(generation: u64, recorder: &ProcessCounters, first: Option<FirstEvents>) -> Process {
+    /// The counters with their first events, written if that is due.
+    fn begin(&self, process: &Process, first: Option<FirstEvents>) -> Option<(usize, Counters)> {
         let is_hit = |(_, events): FirstEvents| events.iter().any(CounterEvent::is_hit);
         // Whether the disk is full is known when the file is written.
-        let begins = recorder.place == Place::Disk && !first.is_some_and(is_hit);
-        let mut directories = recorder.directories().enumerate();
-        let found = directories.find_map(|(index, directory)| {
-            let is_of_run = index == 0 && recorder.run.is_some();
+        let begins = self.place == Place::Disk && !first.is_some_and(is_hit);
+        let mut directories = self.directories().zip(&process.before).enumerate();
+        let found = directories.find_map(|(index, (directory, before))| {
+            let is_of_run = index == 0 && self.run.is_some();
             let waits = !is_of_run && !directory.is_in_memory();
-            let counters = Counters::open(directory, waits)
+            let counters = Counters::open(directory, waits, before)
                 .and_then(|counters| {
                     if let Some((place, events)) = first {
-                        counters.add(&recorder.program, place, events);
+                        counters.add(&self.program, place, events);
                     }
                     match counters.waits && !begins {
                         true => Ok(counters),
@@ -265,23 +271,33 @@ impl Process {
                 );
             Some((index, counters.ok()?))
         });
-        let is_in_use =
-            |(_, counters): &(usize, Counters)| !counters.waits || recorder.place == Place::Disk;
+        let is_in_use = |(_, counters): &(usize, Counters)| !counters.waits || begins;
         if found.as_ref().is_some_and(is_in_use) {
-            recorder.fold_sometimes();
+            self.fold_sometimes();
         }
-        Process {
+        found
+    }
+}
+
+impl Process {
+    fn new(generation: u64) -> Box<Process> {
+        Box::new(Process {
             generation,
-            counters: found,
+            before: Default::default(),
+            counters: OnceBox::new(),
             forked: OnceBox::new(),
-        }
+        })
     }
 }
 
 impl Counters {
     /// The counters of this process in a directory. What the process counted before it executed another program is in the file of
-    /// the same name.
-    fn open(directory: &Directory, waits: bool) -> io::Result<Counters> {
+    /// the same name. Of several threads the first one that has read it tells all what that was, before any of them writes.
+    fn open(
+        directory: &Directory,
+        waits: bool,
+        before_all: &OnceBox<Vec<u64>>,
+    ) -> io::Result<Counters> {
         let name = own_name();
         let file = OnceBox::new();
         let before = match waits {
@@ -308,11 +324,12 @@ impl Counters {
             .map(|word| u64::from_le_bytes(*word))
             .collect();
         words.resize(WORDS, 0);
+        let words = before_all.get_or_init(|| Box::new(words));
         Ok(Counters {
             name,
             file,
             waits,
-            words: words.into_iter().map(AtomicU64::new).collect(),
+            words: words.iter().copied().map(AtomicU64::new).collect(),
             changed: AtomicU32::new(WHOLE),
             writing: Mutex::new(()),
         })
@@ -387,214 +404,4 @@ fn today() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-    use std::sync::atomic::AtomicBool;
-    use std::time::{Duration, Instant};
-
-    use super::super::stats::Counter;
-    use super::super::{Limits, Store};
-    use super::*;
-
-    fn store(below: &Path) -> (tempfile::TempDir, Store) {
-        let temporary = tempfile::tempdir_in(below).expect("a temporary directory");
-        let store = Store::open(temporary.path(), Limits::default()).expect("a store");
-        (temporary, store)
-    }
-
-    fn statistics(store: &Store) -> Statistics {
-        store.create_statistics().expect("made")
-    }
-
-    fn recorder(store: &Store) -> Recorder {
-        Recorder::new(b"app", None, Some(statistics(store)))
-    }
-
-    fn hits(store: &Store) -> u64 {
-        let counted = statistics(store).counted().expect("read");
-        counted.rows.total().get(Counter::Hits)
-    }
-
-    #[test]
-    fn a_file_goes_on_where_it_ended_and_is_written_anew_where_it_was_cut() {
-        let (_temporary, store) = store(Path::new("/dev/shm"));
-        let directory = statistics(&store);
-        let directory = directory.directories().next().expect("a directory");
-        let events = [Counter::Hits.by(2)];
-        recorder(&store).record(Labels::default(), &events);
-        let again = recorder(&store);
-        again.record(Labels::default(), &events);
-        assert_eq!(hits(&store), 4);
-        let file = directory.path().join(own_name());
-        for length in [0, 8, 1000, 4096] {
-            let cut = std::fs::File::options().write(true).open(&file);
-            cut.and_then(|file| file.set_len(length)).expect("cut");
-            again.record(Labels::default(), &events);
-        }
-        assert_eq!(hits(&store), 12);
-        assert_eq!(directory.names().expect("listed").len(), 1);
-    }
-
-    #[test]
-    fn what_threads_write_at_once_is_all_in_the_file() {
-        let (_temporary, store) = store(Path::new("/dev/shm"));
-        let recorder = recorder(&store);
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let recorder = &recorder;
-                scope.spawn(move || {
-                    for event in 0..200 {
-                        let device = [b'a' + (thread + event) % 3];
-                        let place = Labels {
-                            driver: "pocl",
-                            device: &device,
-                        };
-                        recorder.record(place, &[Counter::Hits.by(1)]);
-                    }
-                });
-            }
-        });
-        assert_eq!(hits(&store), 4 * 200);
-    }
-
-    #[test]
-    fn on_a_disk_hits_write_nothing_until_something_else_does_or_the_process_ends() {
-        let (temporary, store) = store(Path::new("."));
-        assert!(!statistics(&store).is_exact());
-        let file = temporary.path().join("v1/stats").join(own_name());
-        let recorder = recorder(&store);
-        let count = |events: &[CounterEvent]| recorder.record(Labels::default(), events);
-        count(&[Counter::Hits.by(1), Counter::LoadNs.by(5)]);
-        assert!(!file.exists());
-        count(&[Counter::Misses.by(1)]);
-        assert_eq!(hits(&store), 1);
-        let written = std::fs::read(&file).expect("written");
-        count(&[Counter::Hits.by(1)]);
-        assert!(std::fs::read(&file).expect("read") == written);
-        recorder.at_end();
-        assert_eq!(hits(&store), 2);
-    }
-
-    #[test]
-    fn what_stands_in_the_place_of_the_file_is_left_alone() {
-        let (temporary, store) = store(Path::new("/dev/shm"));
-        let elsewhere = temporary.path().join("elsewhere");
-        std::fs::write(&elsewhere, "something").expect("written");
-        let statistics = statistics(&store);
-        let directory = statistics.directories().next().expect("a directory");
-        let place = directory.path().join(own_name());
-        std::os::unix::fs::symlink(&elsewhere, place).expect("linked");
-        recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
-        assert_eq!(std::fs::read(&elsewhere).expect("read"), b"something");
-    }
-
-    #[test]
-    fn misses_stay_when_the_memory_is_lost() {
-        let (temporary, store) = store(Path::new("."));
-        let live = statistics(&store);
-        let in_memory = live.directories().count() > 1;
-        let recorder = recorder(&store);
-        for event in [Counter::Misses, Counter::Hits, Counter::Misses] {
-            recorder.record(Labels::default(), &[event.by(1)]);
-        }
-        recorder.at_end();
-        let counted = || {
-            let counted = statistics(&store).counted().expect("read");
-            let total = counted.rows.total();
-            (total.get(Counter::Hits), total.get(Counter::Misses))
-        };
-        assert_eq!(counted(), (1, 2));
-        if in_memory {
-            let live = live.directories().next().expect("a directory");
-            std::fs::remove_file(live.path().join(own_name())).expect("removed");
-            assert_eq!(counted(), (0, 2));
-        }
-        drop(temporary);
-    }
-
-    #[test]
-    fn processes_that_only_hit_leave_no_more_files_the_more_there_are() {
-        let (_temporary, store) = store(Path::new("/dev/shm"));
-        let own = own_name();
-        let (host, _) = own.rsplit_once('-').expect("a time");
-        let (host, _) = host.rsplit_once('-').expect("a process");
-        let statistics = statistics(&store);
-        let directory = statistics.directories().next().expect("a directory");
-        let path = directory.path().to_owned();
-        let mut files = 0;
-        for dead in 1..=2000 {
-            std::fs::write(path.join(format!("{host}-4194999-{dead}")), MAGIC).expect("written");
-            let recorder = recorder(&store);
-            recorder.record(Labels::default(), &[Counter::Hits.by(1)]);
-            recorder.at_end();
-            std::thread::sleep(std::time::Duration::from_micros(500));
-            files = directory.names().expect("listed").len();
-            if files < dead / 2 {
-                break;
-            }
-        }
-        assert!(files < 1000, "{files}");
-        assert!(hits(&store) > 0);
-    }
-
-    /// The median of some times in nanoseconds, with what a tenth is below and a tenth above.
-    fn spread(mut times: Vec<u64>) -> String {
-        times.sort_unstable();
-        let part = |tenths: usize| times[times.len() * tenths / 10];
-        format!("{} ns ({} to {})", part(5), part(1), part(9))
-    }
-
-    fn measured(rounds: usize, each: u64, mut body: impl FnMut()) -> String {
-        let times = (0..rounds).map(|_| {
-            let started = Instant::now();
-            for _ in 0..each {
-                body();
-            }
-            started.elapsed().as_nanos() as u64 / each
-        });
-        spread(times.collect())
-    }
-
-    #[test]
-    #[ignore = "a measurement, by `ci/bench event`"]
-    fn what_an_event_costs() {
-        // A hit.
-        let events = [
-            Counter::Hits.by(1),
-            Counter::LoadNs.by(1000),
-            Counter::SavedNs.by(100_000),
-        ];
-        let place = Labels {
-            driver: "intel-cpu",
-            device: b"Intel(R) Xeon(R) Processor @ 2.10GHz",
-        };
-        println!("\nAn event (a hit, three counters), median (a tenth is below, a tenth above)\n");
-        for below in ["/dev/shm", "."] {
-            let (_temporary, store) = store(Path::new(below));
-            let file_system = store.root().file_system();
-            let recorder = recorder(&store);
-            let started = Instant::now();
-            recorder.announce();
-            let first = started.elapsed().as_nanos();
-            println!("{file_system}, the first of a process: {first} ns");
-            let time = measured(1000, 1000, || recorder.record(place, &events));
-            println!("{file_system}: {time}");
-            let (goes_on, turns) = (AtomicBool::new(true), AtomicU64::new(0));
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    while goes_on.load(Ordering::Relaxed) {
-                        recorder.record(place, &events);
-                        turns.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-                std::thread::sleep(Duration::from_millis(100)); // it gets a processor of its own
-                let before = turns.load(Ordering::Relaxed);
-                let time = measured(1000, 1000, || recorder.record(place, &events));
-                let share = (turns.load(Ordering::Relaxed) - before) / 10_000;
-                println!("{file_system}, while another thread counts {share} % as much: {time}");
-                goes_on.store(false, Ordering::Relaxed);
-            });
-            assert!(hits(&store) >= 2_000_000);
-        }
-    }
-}
+mod tests;

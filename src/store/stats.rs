@@ -33,7 +33,7 @@ use crate::filesystem::FileSystem;
 pub use counters::{Counter, CounterEvent, Totals};
 pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};
-use merge::{StatsMerge, TOTAL, counters, is_sum};
+use merge::{PassLimits, StatsMerge, TOTAL, counters, is_sum};
 use owner::{StatsView, is_name};
 pub use rows::{BY_DAY, RowTag, Rows, date};
 
@@ -44,6 +44,8 @@ const RUN_PREFIX: &str = "run-";
 /// How long the command waits for another process that merges.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
+/// So many files of a directory are looked at where nobody has asked for the statistics.
+pub const MAX_FOLDED: usize = 64;
 
 /// The statistics of a store.
 pub struct Statistics {
@@ -119,7 +121,7 @@ impl Statistics {
         &self,
         lock: Option<LockGuard>,
         live_lock: LockAttempt,
-        limit: usize,
+        limits: PassLimits,
     ) -> StatsMerge<'_> {
         let live_lock = match live_lock {
             LockAttempt::Got(live_lock) => Some(live_lock),
@@ -130,7 +132,7 @@ impl Statistics {
             lock,
             self.live_directory(),
             live_lock,
-            limit,
+            limits,
         )
     }
 
@@ -139,20 +141,30 @@ impl Statistics {
     /// # Errors
     /// The directory or a file cannot be read.
     pub fn counted(&self) -> Result<CountedRows, StoreError> {
+        self.counted_within(PassLimits::NONE)
+    }
+
+    /// What was counted according to so many files.
+    fn counted_within(&self, limits: PassLimits) -> Result<CountedRows, StoreError> {
         let lock = match self.lock() {
             LockAttempt::Got(lock) => Some(lock),
             LockAttempt::Taken | LockAttempt::Unavailable => None,
         };
         let live_lock = waited_for(|| self.try_live_lock());
-        let mut round = self.pass(lock, live_lock, usize::MAX);
+        let mut round = self.pass(lock, live_lock, limits);
         round.each_file()?;
         Ok(round.end())
     }
 
     /// Merges what processes have counted that have ended into the total on the disk: the memory ends with the container or the system.
-    /// A failure loses nothing.
+    /// A failure loses nothing. On a disk that hosts or containers share there may be thousands of files of others, of which a few are
+    /// looked at.
     pub fn keep(&self) {
-        if let Err(error) = self.counted() {
+        let limits = PassLimits {
+            on_disk: MAX_FOLDED,
+            in_memory: usize::MAX,
+        };
+        if let Err(error) = self.counted_within(limits) {
             tracing::debug!(%error, "the statistics stay in memory");
         }
     }
@@ -175,19 +187,20 @@ impl Statistics {
             LockAttempt::Unavailable => None,
         };
         let live_lock = waited_for(|| self.try_live_lock());
-        let mut round = self.pass(lock, live_lock, usize::MAX);
+        let mut round = self.pass(lock, live_lock, PassLimits::NONE);
         round.each_file()?;
         round.zero()
     }
 
-    /// Merges files of dead processes into the total. Looks at this many files at most, does not wait for a lock, and only logs a
+    /// Merges files of dead processes into the total. Looks at this many files of each directory, does not wait for a lock, and only logs a
     /// failure. Does nothing on network file systems, whose locks may never answer.
     pub fn fold_some(&self, limit: usize) {
         if self.directory.file_system().is_network() {
             return;
         }
         if let LockAttempt::Got(lock) = self.try_lock() {
-            merge(self.pass(Some(lock), self.try_live_lock(), limit));
+            let limits = PassLimits::of_each(limit);
+            merge(self.pass(Some(lock), self.try_live_lock(), limits));
         }
     }
 

@@ -92,6 +92,22 @@ fn a_program_whose_memory_is_limited_has_no_thread_of_ours() {
     assert!(is_one_hit(&ran[1].stderr), "{}", ran[1].stderr);
 }
 
+/// Below `oclcache run`, a program has opened the cache when it has loaded the library.
+#[test]
+fn a_program_with_few_descriptors_left_leaves_them_to_the_driver() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    let oclcache = sandbox.installed();
+    std::thread::sleep(SETTLED);
+    for (left, is_first) in [("12", false), ("64", true)] {
+        sandbox.set("OCLCACHE_DIR", sandbox.path(&format!("cache-{left}")));
+        let mut command = sandbox.command(Way::Cached, &oclcache);
+        command.arg("run").arg(example("client"));
+        let ran = sandbox.run(command.args(["few", left])).ok();
+        assert_eq!(ran.stderr.contains(FIRST), is_first, "{}", ran.stderr);
+    }
+}
+
 /// The stub alone in a directory, in a build that does not end.
 struct Held {
     sandbox: Sandbox,

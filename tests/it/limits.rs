@@ -345,32 +345,39 @@ fn a_program_that_may_write_no_large_file_is_not_ended_for_ours() {
 /// Ours stay open, and the driver needs some when it compiles.
 #[test]
 fn a_program_with_few_descriptors_left_gets_what_the_driver_gives_it() {
+    let shared = |left: &str| vec![left.to_owned()];
+    // Of a thread that shares none.
+    let own = |left: &str| vec![left.to_owned(), "own".to_owned()];
     // A fresh cache takes some seconds on a real driver.
+    let of_stub = ["0", "2", "4", "6", "8", "12", "20"];
     for (driver, cases) in [
-        (Driver::Stub, &[0, 2, 4, 6, 8, 12, 20][..]),
-        (Driver::Pocl, &[2, 8]),
+        (Driver::Stub, of_stub.map(shared).to_vec()),
+        (Driver::Stub, of_stub.map(own).to_vec()),
+        (Driver::Pocl, vec![shared("2"), shared("8"), own("2")]),
+        (Driver::Intel, vec![own("2")]),
     ] {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
-        for left in cases {
+        for left in &cases {
             // The driver's own cache and ours are fresh each time.
             let run = |sandbox: &mut Sandbox, way| {
-                let place = format!("{way:?}-{left}");
+                let place = format!("{way:?}-{}", left.join("-"));
                 for (name, of) in [("OCLCACHE_DIR", "ours"), ("POCL_CACHE_DIR", "pocl")] {
                     sandbox.set(name, sandbox.path(&format!("{of}-{place}")));
                 }
-                sandbox.client(way, &["few", &left.to_string()]).ok()
+                let arguments = ["few"].into_iter().chain(left.iter().map(String::as_str));
+                sandbox.client(way, &arguments.collect::<Vec<_>>()).ok()
             };
             let bare = run(&mut sandbox, Way::Bare);
             let ran = run(&mut sandbox, Way::Cached);
             assert_eq!(
                 ran.stdout, bare.stdout,
-                "{driver:?}, {left}: {}",
+                "{driver:?}, {left:?}: {}",
                 ran.stderr
             );
             let stored = sandbox.stat("misses");
-            assert_eq!(stored, 1, "{driver:?}, {left}: {}", ran.stderr);
+            assert_eq!(stored, 1, "{driver:?}, {left:?}: {}", ran.stderr);
         }
     }
 }

@@ -80,6 +80,30 @@ struct Source<'a> {
     prefix: &'static str,
     /// Its files may be removed.
     is_merged: bool,
+    /// How many of its files are looked at.
+    limit: usize,
+}
+
+/// How many files of each directory a pass looks at.
+#[derive(Clone, Copy)]
+pub struct PassLimits {
+    /// Of the cache directory.
+    pub on_disk: usize,
+    /// Of the live directory.
+    pub in_memory: usize,
+}
+
+impl PassLimits {
+    /// All files.
+    pub const NONE: PassLimits = PassLimits::of_each(usize::MAX);
+
+    /// So many files of each.
+    pub const fn of_each(limit: usize) -> PassLimits {
+        PassLimits {
+            on_disk: limit,
+            in_memory: limit,
+        }
+    }
 }
 
 /// One pass over all files. Merges those of dead processes if the locks are held.
@@ -93,8 +117,10 @@ pub struct StatsMerge<'a> {
     target: Option<Target<'a>>,
     view: StatsView,
     now_ms: u64,
-    /// How many more files to look at.
+    /// How many more files of the directory to look at.
     left: usize,
+    /// Whether other hosts may share the directory.
+    is_among_hosts: bool,
     zeroed_ms: Option<u64>,
     absorbed: BTreeSet<String>,
     /// The sums of the total, present or future.
@@ -117,14 +143,14 @@ struct Target<'a> {
 }
 
 impl<'a> StatsMerge<'a> {
-    /// Reads the total of the cache directory. The pass looks at `limit` files at most, and merges none without a lock: of each
-    /// directory its own, and of the live directory both.
+    /// Reads the total of the cache directory. The pass merges no files without a lock: of each directory its own, and of the live
+    /// directory both.
     pub fn begin(
         directory: &'a Directory,
         lock: Option<LockGuard>,
         live: Option<&'a Directory>,
         live_lock: Option<LockGuard>,
-        limit: usize,
+        limits: PassLimits,
     ) -> StatsMerge<'a> {
         let (total, lock) = match directory.read(TOTAL, MAX_TOTAL_BYTES) {
             Ok(Some(bytes)) => (serde_json::from_slice(&bytes).unwrap_or_default(), lock),
@@ -136,11 +162,13 @@ impl<'a> StatsMerge<'a> {
             directory,
             prefix: "",
             is_merged: lock.is_some(),
+            limit: limits.on_disk,
         };
         let live = live.map(|directory| Source {
             directory,
             prefix: LIVE,
             is_merged: lock.is_some() && live_lock.is_some(),
+            limit: limits.in_memory,
         });
         let target = lock.map(|lock| Target {
             directory,
@@ -149,7 +177,7 @@ impl<'a> StatsMerge<'a> {
             _locks: [Some(lock), live_lock],
         });
         let sources = [own].into_iter().chain(live).collect();
-        StatsMerge::of(sources, target, total, limit)
+        StatsMerge::of(sources, target, total)
     }
 
     /// Merges within the live directory, into a new sum.
@@ -158,6 +186,7 @@ impl<'a> StatsMerge<'a> {
             directory: live,
             prefix: LIVE,
             is_merged: true,
+            limit,
         };
         let target = Target {
             directory: live,
@@ -165,21 +194,17 @@ impl<'a> StatsMerge<'a> {
             least: 2,
             _locks: [Some(lock), None],
         };
-        StatsMerge::of(vec![source], Some(target), Total::default(), limit)
+        StatsMerge::of(vec![source], Some(target), Total::default())
     }
 
-    fn of(
-        sources: Vec<Source<'a>>,
-        target: Option<Target<'a>>,
-        total: Total,
-        limit: usize,
-    ) -> StatsMerge<'a> {
+    fn of(sources: Vec<Source<'a>>, target: Option<Target<'a>>, total: Total) -> StatsMerge<'a> {
         StatsMerge {
             now_ms: sources[0].directory.now_ms(),
             sources,
             target,
             view: StatsView::new(),
-            left: limit,
+            left: 0,
+            is_among_hosts: false,
             zeroed_ms: total.zeroed_ms,
             absorbed: total.absorbed,
             folded: Rows::from_written(total.rows),
@@ -223,7 +248,10 @@ impl<'a> StatsMerge<'a> {
             directory,
             prefix,
             is_merged,
+            limit,
         } = source;
+        self.left = *limit;
+        self.is_among_hosts = directory.file_system().is_network();
         let names = directory.names()?;
         let (runs, files): (Vec<_>, Vec<_>) =
             (names.into_iter()).partition(|name| name.starts_with(RUN_PREFIX));
@@ -234,7 +262,7 @@ impl<'a> StatsMerge<'a> {
         for run in runs {
             let owner = run.strip_prefix(RUN_PREFIX).unwrap_or_default();
             let is_ours = is_name(owner);
-            let owner = self.view.owner(owner);
+            let owner = self.owner(owner);
             // A directory that is not ours has no files of ours.
             let Ok(Some(below)) = directory.open_below(&run) else {
                 continue;
@@ -334,7 +362,7 @@ impl<'a> StatsMerge<'a> {
             return;
         }
         // Asked before the file is read: a process that dies in between has counted all it will.
-        let owner = match (self.view.owner(name), run) {
+        let owner = match (self.owner(name), run) {
             (FileOwner::Dead, run) => run,
             (owner, _) => owner,
         };
@@ -353,6 +381,13 @@ impl<'a> StatsMerge<'a> {
         }
         if self.dead.len() >= MAX_MERGED {
             self.fold();
+        }
+    }
+
+    fn owner(&self, name: &str) -> FileOwner {
+        match self.is_among_hosts {
+            true => self.view.owner_among_hosts(name),
+            false => self.view.owner(name),
         }
     }
 

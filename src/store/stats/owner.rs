@@ -105,6 +105,15 @@ impl StatsView {
         }
     }
 
+    /// The same in a directory that hosts may share: another one may have the name of this one, and the first namespaces of processes of
+    /// all hosts have the same number.
+    pub fn owner_among_hosts(&self, name: &str) -> FileOwner {
+        match self.owner(name) {
+            FileOwner::Dead if !self.is_of_this_host(name) => FileOwner::Unknown,
+            owner => owner,
+        }
+    }
+
     /// When a process started, in ticks since boot. None if there is none, or if that is unknown.
     fn start_time(&self, process: u32) -> Option<u64> {
         let own = self.own?;
@@ -209,6 +218,9 @@ mod tests {
             ..view
         };
         assert_eq!(later.owner(&name), FileOwner::Dead);
+        assert_eq!(later.owner_among_hosts(&name), FileOwner::Unknown);
+        let dead = later.name_of(std::process::id()) + "0";
+        assert_eq!(later.owner_among_hosts(&dead), FileOwner::Dead);
         for name in ["total.json", "lock", "", "a-b-c-d", "new-12-0"] {
             assert_eq!(view.owner(name), FileOwner::Unknown, "{name}");
         }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::thread;
 
 use crate::cl;
 use crate::session::Session;
@@ -60,11 +61,27 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// `few LEFT`: builds a program while that many descriptors are left, and then another one.
-pub fn few(session: &Session, arguments: &[String]) -> Result<(), String> {
-    const LIMIT: libc::rlim_t = 256;
+/// `few LEFT [own]`: builds a program while that many descriptors are left, and then another one. `own`: on a thread with descriptors of
+/// its own.
+pub fn few(arguments: &[String]) -> Result<(), String> {
     let left = arguments.first().and_then(|left| left.parse().ok());
     let left: usize = left.ok_or("few takes a number")?;
+    if arguments.len() == 1 {
+        return builds_with(left);
+    }
+    let apart = thread::spawn(move || {
+        // SAFETY: only of this thread.
+        match unsafe { libc::unshare(libc::CLONE_FILES) } {
+            0 => builds_with(left),
+            _ => Err("the thread shares its descriptors".to_owned()),
+        }
+    });
+    apart.join().map_err(|_| "the thread has panicked")?
+}
+
+fn builds_with(left: usize) -> Result<(), String> {
+    const LIMIT: libc::rlim_t = 256;
+    let session = Session::open()?;
     let limit = libc::rlimit {
         rlim_cur: LIMIT,
         rlim_max: LIMIT,

@@ -42,7 +42,7 @@
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
 //! | `closing DIRECTORY` | builds of a process that closes all descriptors after each, and opens a directory with each number |
-//! | `few LEFT` | builds of a process that has so many descriptors left, and then all |
+//! | `few LEFT [own]` | builds of a process, or of a thread with descriptors of its own, that has so many left, and then all |
 //! | `no-streams` | builds while the standard streams are closed |
 //! | `turns` | what standard input says, line by line: builds, forks and ends |
 //! | `behind HOW` | builds, and ends as a program does that watches its children, or has closed all descriptors |
@@ -180,7 +180,7 @@ fn dispatch() -> Result<(), String> {
         "two-programs" => two_programs::section(&session()?),
         "time" => time::section(&session()?, arguments),
         "closing" => closing::section(&session()?, arguments),
-        "few" => closing::few(&session()?, arguments),
+        "few" => closing::few(arguments),
         "no-streams" => closing::no_streams(&session()?),
         "waiting" => waiting::section(&session()?, arguments),
         "keys" => keys::section(&session()?, arguments),
