@@ -93,6 +93,9 @@ impl Clocks {
     }
 }
 
+/// Of the calling thread, which may have other mounts or another root than the first one.
+const MOUNTS: &str = "/proc/thread-self/mountinfo";
+
 /// The mounts of this process: another file system may come to the place of one.
 struct Mounts {
     listed: Vec<u8>,
@@ -104,8 +107,8 @@ struct Mounts {
 impl Mounts {
     fn now() -> io::Result<Mounts> {
         Ok(Mounts {
-            changes: GuardedFile::new(File::open("/proc/thread-self/mountinfo")?)?,
-            listed: proc_file::read_own("mountinfo")?,
+            changes: GuardedFile::new(File::open(MOUNTS)?)?,
+            listed: proc_file::read(MOUNTS)?,
         })
     }
 
@@ -113,7 +116,7 @@ impl Mounts {
         let wanted = PollFlags::PRI | PollFlags::ERR;
         let events = self.changes.events(wanted);
         events.is_ok_and(|events| !events.intersects(wanted))
-            && proc_file::read_own("mountinfo").is_ok_and(|now| now == self.listed)
+            && proc_file::read(MOUNTS).is_ok_and(|now| now == self.listed)
     }
 }
 

@@ -7,7 +7,8 @@
 //! written again. Its blocks are allocated by the first write, so no later one finds the memory full.
 //!
 //! Misses have a file of their own on the disk: they have stored something there anyway, and a container may end with the process and take
-//! its memory along (measured: what two runs had counted was gone in the next container).
+//! its memory along (measured: what two runs had counted was gone in the next container). Not on a network file system: only the command
+//! merges files there, and those of other hosts stay for a month, so each process of a cluster would leave one.
 //!
 //! Where there is no live directory, the one file is on a disk, on which hits must not wait. There the rows are written by events that
 //! are no hits, and when the process exits: what a process has counted since is lost if it is killed, executes another program or
@@ -256,6 +257,9 @@ impl ProcessCounters {
         let found = directories.find_map(|(index, (directory, before))| {
             let is_of_run = index == 0 && self.run.is_some();
             let waits = !is_of_run && !directory.is_in_memory();
+            if self.place == Place::Disk && directory.file_system().is_network() {
+                return None;
+            }
             let counters = Counters::open(directory, waits, before)
                 .and_then(|counters| {
                     if let Some((place, events)) = first {
