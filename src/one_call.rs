@@ -1,8 +1,8 @@
 //! What is asked of the system once in a call of the application.
 //!
 //! A hit opens a dozen files of the cache. For each one it must know who the effective user is, how large a file may be, and whether the
-//! descriptor of the directory still is ours. A program can change these, but hardly while it is inside one of our functions: then the answer of some
-//! microseconds ago holds (measured with strace: 29 of the 138 calls of a first hit on PoCL asked these again).
+//! descriptor of the directory still is ours. A program can change these, but hardly while it is inside one of our functions: then the
+//! answer of some microseconds ago holds (measured with strace: 29 of the 138 calls of a first hit on PoCL asked these again).
 //!
 //! Nothing is created, written or removed by an earlier answer about a descriptor.
 

@@ -1,4 +1,4 @@
-//! One directory of the cache, held open. All access is to names in it, which have no slash, and follows no link; but see `read`.
+//! One directory of the cache, held open. All access is to names in it, which have no slash, and follows no link.
 
 mod facts;
 mod memory;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 
+use super::directory::Directory;
 use super::ownership::begins_as_ours;
 use super::{Store, TEMPORARY};
 use crate::key::ingredients::hex;
@@ -22,8 +23,11 @@ const MAX_READ_BYTES: u64 = 4 << 20;
 /// # Errors
 /// It cannot be opened.
 pub fn open(store: &Store, identity: &[u8; 32]) -> io::Result<Option<File>> {
-    match store.root().open_to_read(&path(identity)) {
-        Err(error) if is_absent(&error) => Ok(None),
+    let Some(directory) = store.facts_directory()? else {
+        return Ok(None);
+    };
+    match directory.open_to_read(&name(identity)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     }
 }
@@ -33,14 +37,22 @@ pub fn open(store: &Store, identity: &[u8; 32]) -> io::Result<Option<File>> {
 /// # Errors
 /// It cannot be read, or is too large.
 pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
-    store.root().read(&path(identity), MAX_READ_BYTES)
+    match store.facts_directory()? {
+        None => Ok(None),
+        Some(directory) => directory.read(&name(identity), MAX_READ_BYTES),
+    }
 }
 
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+impl Store {
+    /// The directory, once there is one. A process reads half a dozen files in it.
+    fn facts_directory(&self) -> io::Result<Option<&Directory>> {
+        if let Some(known) = self.facts.get() {
+            return Ok(Some(known));
+        }
+        let opened = self.root.open_below(DIRECTORY);
+        let opened = opened.map_err(|failure| failure.error)?;
+        Ok(opened.map(|opened| self.facts.get_or_init(|| Box::new(opened))))
+    }
 }
 
 /// Writes the file of this identity.
@@ -74,10 +86,6 @@ pub fn save(store: &Store, identity: &[u8; 32], facts: &[u8]) {
 
 fn name(identity: &[u8; 32]) -> String {
     hex(identity)
-}
-
-fn path(identity: &[u8; 32]) -> String {
-    format!("{DIRECTORY}/{}", name(identity))
 }
 
 /// Whether a name is that of such a file.

@@ -147,6 +147,7 @@ pub struct Store {
     readable_sizes: OnceBox<Option<Sizes>>,
     live: OnceBox<Option<Live>>,
     uses: OnceBox<Uses>,
+    facts: OnceBox<Directory>,
 }
 
 impl Store {
@@ -210,6 +211,7 @@ impl Store {
             readable_sizes: OnceBox::new(),
             live: OnceBox::new(),
             uses: OnceBox::new(),
+            facts: OnceBox::new(),
         }
     }
 
@@ -481,8 +483,12 @@ impl Store {
 
 impl Tier for Store {
     fn read(&self, key: &Key) -> Result<Option<(Entry, EntryOrigin)>, ReadError> {
-        let name = format!("{ENTRIES}/{}/{}", shard_name(shard_of(key)), file_name(key));
-        match self.root.read_with_facts(&name, MAX_ENTRY_BYTES) {
+        let shard = match self.shard(shard_of(key)) {
+            Ok(Some(shard)) => shard,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(ReadError::Unreadable(error.error)),
+        };
+        match shard.read_with_facts(&file_name(key), MAX_ENTRY_BYTES) {
             Ok(Some((bytes, file))) => {
                 let entry = Entry::parse(bytes, Some(key)).map_err(|defect| match defect {
                     Defect::NoMemory => ReadError::Unreadable(io::ErrorKind::OutOfMemory.into()),

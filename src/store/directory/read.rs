@@ -1,7 +1,4 @@
-//! Reads files of a directory, and of directories in it: `name` may be a path.
-//!
-//! Directories on the way are not examined, which would be four more system calls for each. Whoever else could write one can put nothing
-//! there that is read: the file must be this user's, and nobody else may write it.
+//! Reads files of a directory.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,7 +23,7 @@ impl Directory {
     ) -> io::Result<Option<(Vec<u8>, FileFacts)>> {
         let fd = match self.open_at(name, FILE | OFlags::RDONLY) {
             Ok(fd) => fd,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => return Ok(None),
+            Err(Errno::NOENT | Errno::STALE) => return Ok(None),
             // A link; a socket or a device without a driver.
             Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Err(unfit(NO_FILE)),
             Err(error) => return Err(error.into()),
@@ -105,40 +102,5 @@ impl Directory {
     pub fn begins_with(&self, name: &str, magic: &[u8]) -> bool {
         self.read_start(name, magic.len())
             .is_some_and(|start| start == magic)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use super::*;
-
-    #[test]
-    fn a_file_in_a_directory_below_is_read_if_nobody_else_could_write_it() {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let at = |name: &str| directory.path().join(name);
-        let set = |name: &str, mode| fs::set_permissions(at(name), PermissionsExt::from_mode(mode));
-        fs::create_dir(at("below")).expect("made");
-        fs::write(at("below/file"), "content").expect("written");
-        symlink("file", at("below/link")).expect("linked");
-        fs::write(at("plain"), "").expect("written");
-        let opened = Directory::open(directory.path());
-        let opened = opened.expect("ours").expect("there");
-        let read = |name| opened.read(name, 100);
-        set("below", 0o777).expect("changed");
-        assert_eq!(
-            read("below/file").expect("read").as_deref(),
-            Some(&b"content"[..])
-        );
-        for absent in ["below/none", "none/file", "plain/file"] {
-            assert!(read(absent).expect("nothing").is_none(), "{absent}");
-        }
-        set("below/file", 0o666).expect("changed");
-        for unfit in ["below/file", "below/link", "below"] {
-            let error = read(unfit).expect_err("unfit");
-            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{unfit}");
-        }
     }
 }
