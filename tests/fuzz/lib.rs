@@ -11,6 +11,8 @@ pub mod file_fingerprint;
 pub mod filesystem;
 #[path = "../../src/framing.rs"]
 pub mod framing;
+#[path = "../../src/host.rs"]
+pub mod host;
 #[path = "../../src/key/mod.rs"]
 pub mod key;
 #[path = "../../src/oclcache-remote/src/object.rs"]

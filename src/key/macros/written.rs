@@ -5,7 +5,6 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-use memchr::memmem;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::MAX_TEXT_BYTES;
@@ -90,7 +89,7 @@ impl WrittenDefinitions {
         let plain = first.text.iter().position(|byte| is_odd(*byte));
         let name = &first.text[..plain.unwrap_or(first.text.len())];
         // Digraphs mean `#` and `##`.
-        let has_digraph = memmem::find(text, b"%:").is_some();
+        let has_digraph = text.contains(&b'%') && text.windows(2).any(|pair| pair == b"%:");
         let is_understood = plain.is_none() && !has_digraph && text.len() <= MAX_TEXT_BYTES;
         let kept = match is_understood {
             true => text,
