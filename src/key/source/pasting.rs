@@ -92,3 +92,61 @@ impl Pieces {
         reached & 1 << name.len() != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> impl Iterator<Item = &'static [u8]> {
+        let special = SPECIAL.iter().map(|(name, _)| name.as_ref());
+        special.chain(PRAGMA_OPERATORS.iter().map(|name| name.as_ref()))
+    }
+
+    /// Words are only looked for where a letter or an underscore begins one.
+    #[test]
+    fn no_forbidden_name_has_a_digit() {
+        assert!(names().all(|name| !name.iter().any(u8::is_ascii_digit)));
+    }
+
+    #[test]
+    fn the_pieces_of_any_text_are_those_words_that_a_forbidden_name_contains() {
+        let alphabet: Vec<u8> = names()
+            .flatten()
+            .copied()
+            .chain(*b"  (.;9\xe9@[`{")
+            .collect();
+        let mut random = 1u64;
+        for _ in 0..20_000 {
+            let mut next = |below: usize| {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (random >> 33) as usize % below
+            };
+            let length = next(200);
+            let mut text: Vec<u8> = (0..length)
+                .map(|_| alphabet[next(alphabet.len())])
+                .collect();
+            // Long pieces do not come by chance.
+            let all: Vec<&[u8]> = names().collect();
+            let name = all[next(all.len())];
+            let from = next(name.len());
+            let at = next(text.len() + 1);
+            text.splice(
+                at..at,
+                name[from..from + 1 + next(name.len() - from)]
+                    .iter()
+                    .copied(),
+            );
+            let mut found = Pieces::default();
+            found.add(&text);
+            let contains = |word: &&[u8]| {
+                !word.is_empty()
+                    && names().any(|name| name.windows(word.len()).any(|part| part == *word))
+            };
+            let words = text.split(|byte| !is_word(*byte)).filter(contains);
+            let expected: HashSet<Vec<u8>> = words.map(<[u8]>::to_vec).collect();
+            assert_eq!(found.0, expected, "{}", text.escape_ascii());
+        }
+    }
+}
