@@ -6,6 +6,7 @@ mod shared_parts;
 mod state;
 mod text;
 
+use std::borrow::Cow;
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -59,7 +60,7 @@ pub struct Plan {
     /// How many libraries had been loaded when the key was made.
     pub loads: u64,
     /// Whether the driver is known to have compiled as the key says; else why not. See [`super::first_build`].
-    pub is_settled: Result<(), &'static str>,
+    pub is_settled: Result<(), Cow<'static, str>>,
 }
 
 impl Plan {
@@ -132,10 +133,10 @@ impl Plan {
     ///
     /// # Errors
     /// The driver may have read a header before or after a change.
-    pub fn still_holds(&self) -> Result<(), &'static str> {
+    pub fn still_holds(&self) -> Result<(), Cow<'static, str>> {
         match self.recipe.closure.is_untouched() {
-            false => Err("a header was changed, made or removed meanwhile"),
-            true => self.is_settled,
+            false => Err("a header was changed, made or removed meanwhile".into()),
+            true => self.is_settled.clone(),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! which only this kernel sets (see `file_fingerprint`): they are all older than that moment. Whatever does not tell, tells of a
 //! change.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -130,6 +131,21 @@ impl Moment {
     pub fn with_variables<T>(&self, run: impl FnOnce() -> T) -> T {
         process_variables::as_at(self.variables.variables(), run)
     }
+
+    /// Whether these were at this moment as they were when they were looked at, and still are; else what may not have been.
+    fn holds_for(&self, watched: &WatchedPaths) -> Result<(), Cow<'static, str>> {
+        let paths = watched.absolute();
+        let [read, led] = paths.ok_or("what the driver reads depends on the working directory")?;
+        if let Some(unsettled) = unsettled_at(self.clocks.day, &read, &led, &self.ways) {
+            let unsettled = crate::log::path(unsettled);
+            let why = "may have changed while the first build ran";
+            return Err(format!("{unsettled}, which identifies the driver, {why}").into());
+        }
+        match watched.hold() {
+            true => Ok(()),
+            false => Err("a file of the driver has changed while the first build ran".into()),
+        }
+    }
 }
 
 impl Driver {
@@ -157,7 +173,12 @@ impl Driver {
         let ways = Ways::to(&places);
         let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
         let before = clocks.day - SETTLED;
-        if variables.name_files(self.profile) || !are_settled_at(before, &places, &[], &ways) {
+        if variables.name_files(self.profile) {
+            return None;
+        }
+        if let Some(unsettled) = unsettled_at(before, &places, &[], &ways) {
+            let file = crate::log::path(unsettled);
+            tracing::debug!(%file, "this file has just changed, or its file system does not tell when");
             return None;
         }
         Some(Moment {
@@ -176,46 +197,47 @@ impl Driver {
     ///
     /// # Errors
     /// Why it is unknown.
-    pub fn is_as_at(&self, moment: &Moment, memory: &dyn FileMemory) -> Result<(), &'static str> {
+    pub fn is_as_at(
+        &self,
+        moment: &Moment,
+        memory: &dyn FileMemory,
+    ) -> Result<(), Cow<'static, str>> {
         let known = self.known_identity(memory);
         let known = known.ok_or("the driver is not identified any more")?;
         let tools = self.variables.tools_now();
         if tools.is_none() && !self.profile.tools.is_empty() {
-            return Err("a variable has changed while the first build ran");
+            return Err("a variable has changed while the first build ran".into());
         }
-        let watched = tools.iter().map(|tools| tools.watched());
-        let mut watched = watched.chain([known.watched()]);
-        let is_settled = |watched: &WatchedPaths| {
-            let paths = watched.absolute();
-            let is_settled = |[read, led]: [Vec<&Path>; 2]| {
-                are_settled_at(moment.clocks.day, &read, &led, &moment.ways)
-            };
-            watched.hold() && paths.is_some_and(is_settled)
-        };
         if loaded::changes().unloads != moment.loaded.changes.unloads {
-            return Err("a library was unloaded while the first build ran");
+            return Err("a library was unloaded while the first build ran".into());
         }
         if OpeningVariables::now(self.profile) != moment.variables {
-            return Err("a variable or a configuration file has changed while the first build ran");
-        }
-        if !watched.all(is_settled) {
             return Err(
-                "a file or directory of the driver may have changed while the first build ran",
+                "a variable or a configuration file has changed while the first build ran".into(),
             );
         }
+        let watched = tools.iter().map(|tools| tools.watched());
+        for watched in watched.chain([known.watched()]) {
+            moment.holds_for(watched)?;
+        }
         if !moment.mounts.are_the_same() {
-            return Err("something was mounted or unmounted while the first build ran");
+            return Err("something was mounted or unmounted while the first build ran".into());
         }
         match moment.clocks.are_set_since() {
-            true => Err("the clock was set while the first build ran"),
+            true => Err("the clock was set while the first build ran".into()),
             false => Ok(()),
         }
     }
 }
 
-/// Whether what is at these absolute paths, if anything, was last changed before this time, and so was what leads there, unless that is
-/// known to be what led there then. `led`: directories that were only passed.
-fn are_settled_at(day: i128, read: &[&Path], led: &[&Path], ways: &Ways) -> bool {
+/// The first of these absolute paths of which it is not known that what is there, if anything, was last changed before this time, and
+/// so was what leads there, unless that is known to be what led there then. `led`: directories that were only passed.
+fn unsettled_at<'a>(
+    day: i128,
+    read: &[&'a Path],
+    led: &[&'a Path],
+    ways: &Ways,
+) -> Option<&'a Path> {
     let mut systems = FileSystems::default();
     let mut is_old = |path: &Path, state: FileFingerprint| {
         let changed = systems.kernels_change_time(&state, path);
@@ -241,19 +263,14 @@ fn are_settled_at(day: i128, read: &[&Path], led: &[&Path], ways: &Ways) -> bool
         let target = metadata.is_symlink().then(|| FileFingerprint::at(path));
         is_old(path, own) && target.flatten().is_none_or(|target| is_old(path, target))
     };
-    let is_read: BTreeSet<&Path> = read.iter().copied().collect();
+    let is_read: BTreeSet<&'a Path> = read.iter().copied().collect();
     let above = read.iter().flat_map(|path| path.ancestors().skip(1));
     let above = above.chain(led.iter().flat_map(|path| path.ancestors()));
-    let above: BTreeSet<&Path> = above.filter(|path| !is_read.contains(path)).collect();
-    let mut all = is_read.iter().map(|path| (path, true));
-    let mut above = above.iter().map(|path| (path, false));
-    let unsettled =
-        (all.by_ref().chain(above.by_ref())).find(|(path, is_read)| !is_settled(path, *is_read));
-    if let Some((unsettled, _)) = unsettled {
-        let file = crate::log::path(unsettled);
-        tracing::debug!(%file, "this file has just changed, or its file system does not tell when");
-    }
-    unsettled.is_none()
+    let above: BTreeSet<&'a Path> = above.filter(|path| !is_read.contains(path)).collect();
+    let all = is_read.iter().map(|path| (*path, true));
+    let mut all = all.chain(above.iter().map(|path| (*path, false)));
+    let unsettled = all.find(|(path, is_read)| !is_settled(path, *is_read));
+    unsettled.map(|(path, _)| path)
 }
 
 /// Whether an error says that nothing is there.
@@ -279,7 +296,8 @@ mod tests {
         std::fs::write(&file, "").expect("written");
         std::os::unix::fs::symlink("file", &link).expect("linked");
         let [before, after] = around();
-        let is_settled = |day, path: &Path, ways: &Ways| are_settled_at(day, &[path], &[], ways);
+        let is_settled =
+            |day, path: &Path, ways: &Ways| unsettled_at(day, &[path], &[], ways).is_none();
         let none = Ways::default();
         for path in [file.as_path(), &link, directory.path(), &file.join("none")] {
             assert!(!is_settled(before, path, &none), "{path:?}");
@@ -298,7 +316,8 @@ mod tests {
         assert!(!is_settled(soon, directory.path(), &ways));
         // A file that is not there may have been there before the directory was changed.
         assert!(!is_settled(soon, &directory.path().join("gone"), &ways));
-        assert!(are_settled_at(soon, &[&file], &[directory.path()], &ways));
+        let led = [directory.path()];
+        assert_eq!(unsettled_at(soon, &[&file], &led, &ways), None);
     }
 
     #[test]

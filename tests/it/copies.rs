@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Driver, Sandbox, built};
+use crate::support::{Driver, Sandbox};
 
 /// A driver whose files stand in a directory of the test's own.
 pub struct DriverCopy {
@@ -135,8 +135,8 @@ fn put(from: &Path, to: &Path) {
 /// The tests' own copy of a file, which is made once.
 fn original(of: &Path) -> io::Result<PathBuf> {
     let metadata = fs::metadata(of)?;
-    // Not beside the stub and the spy, whose surroundings other tests watch.
-    let directory = built().with_file_name("originals");
+    // Not beside a driver or the parents of its directory, which other tests' first builds find unchanged, or store nothing.
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("originals");
     fs::create_dir_all(&directory)?;
     let state = (of, metadata.len(), metadata.modified()?);
     let mut hash = DefaultHasher::new();
