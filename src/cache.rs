@@ -29,6 +29,7 @@ mod bakeable;
 pub mod behavior;
 mod counting;
 mod devices;
+mod driver_files;
 mod entry_memory;
 mod facts;
 mod first_build;
@@ -54,9 +55,6 @@ mod verify;
 mod withheld_texts;
 
 use std::ffi::CString;
-use std::fs::File;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -65,21 +63,18 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::{Config, SiteSwitch};
-use crate::driver::file_memory::FileMemory;
 use crate::driver::foreign_call::{self, OwnReference};
-use crate::driver::look::FactBytes;
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::linker_lock;
 use crate::one_call::{self, CallPart};
 use crate::outcome::{Bypass, Missed, Query};
-use crate::parallel_files;
 use crate::remote::client::RemoteClient;
 use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
 use crate::store::digests::Digests;
 use crate::store::driver_costs::CostMemory;
 use crate::store::journal::Kept;
-use crate::store::library_facts;
 use crate::store::tiers::Tiers;
 use attribution::Attribution;
 use audit::AuditMarks;
@@ -194,9 +189,13 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
         Ok(ticket) => ticket,
         Err(dead) => return Cache::get().leave_to_driver(call, dead),
     };
+    let cache = Cache::get();
+    if linker_lock::is_busy_for_long() {
+        let plan = BuildPlan::Before(Err(Bypass::OpeningLibrary), BuildTurn::default());
+        return cache.build_by_driver(ticket, plan, call, started);
+    }
     // No closures: they would have frames below the driver.
     let mut part = one_call::begin();
-    let cache = Cache::get();
     let (plan, mut turn) = match cache.begin(&ticket, call) {
         Beginning::Planned(plan, turn) => (plan, turn),
         Beginning::First(first) => {
@@ -291,37 +290,6 @@ impl Drop for HeldKernel {
     }
 }
 
-impl FileMemory for Cache {
-    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        self.digests.digest(self.store(), path)
-    }
-
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        parallel_files::map(paths, |path| self.identity(path))
-    }
-
-    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
-        let store = self.store();
-        store.map_or(Ok(None), |store| library_facts::open(store, identity))
-    }
-
-    fn part(&self, identity: &[u8; 32]) -> io::Result<Option<FactBytes>> {
-        let read = |store| library_facts::read(store, identity);
-        let bytes = self.store().map_or(Ok(None), read)?;
-        Ok(bytes.map(FactBytes::from))
-    }
-
-    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
-        if let Some(store) = self.written_store() {
-            library_facts::save(store, identity, facts);
-        }
-    }
-
-    fn is_neutral_library(&self, name: &str) -> bool {
-        self.config.is_neutral_library(name)
-    }
-}
-
 impl Cache {
     /// The cache of this process, opened at the first build.
     pub fn get() -> &'static Cache {
@@ -365,13 +333,6 @@ impl Cache {
         if self.opened.open_again_if_lost(&self.config) {
             self.digests.forget_saved();
             self.remember_digests();
-        }
-    }
-
-    /// Saves digests of driver files for the next process.
-    fn remember_digests(&self) {
-        if let Some(store) = self.written_store() {
-            self.digests.save(store);
         }
     }
 
@@ -485,7 +446,10 @@ impl Cache {
             };
             // The application sees it as being built while a plan is waited for.
             shadow::set_busy(&ticket, true);
-            let (plan, turn) = plan.end(self);
+            let (plan, turn) = match linker_lock::is_busy_for_long() {
+                true => (Err(Bypass::OpeningLibrary), BuildTurn::default()),
+                false => plan.end(self),
+            };
             let is_recorded = self.built(&ticket, plan, &of, devices, code, time);
             // Last, since what is stored has looked for them itself.
             ticket.driver.note_libraries(&watch, self);

@@ -112,6 +112,7 @@ mod guarded_file;
 mod hook;
 mod host;
 mod key;
+mod linker_lock;
 mod log;
 mod lru;
 mod one_call;

@@ -1,5 +1,6 @@
 //! Messages to people: the log, silent by default, and safe forms of foreign text.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
@@ -17,6 +18,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::guarded_file::GuardedFile;
+use crate::linker_lock;
 
 /// Whether a text is a filter of the log: a level, a list of targets, or nothing.
 pub fn is_filter(filter: &str) -> bool {
@@ -78,7 +80,7 @@ pub fn start(filter: &str, file: Option<&Path>) {
 }
 
 /// Drops events of a thread whose thread-local variables are gone, because the layer above would panic: handlers of atexit run on
-/// such a thread, and may build.
+/// such a thread, and may build. Drops those of a thread that would have to wait for the dynamic linker, too.
 struct WhileThreadLives;
 
 /// Has a destructor, so that it can be gone.
@@ -90,6 +92,8 @@ impl Drop for Local {
 
 thread_local! {
     static LOCAL: Local = const { Local };
+    /// Whether the dynamic linker knows the destructors of this thread's variables, that of [`LOCAL`] and those of the layer above.
+    static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
 }
 
 impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
@@ -98,6 +102,10 @@ impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
     }
 
     fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        if !IS_KNOWN.get() && linker_lock::is_held_by_another() {
+            return false;
+        }
+        IS_KNOWN.set(true);
         LOCAL.try_with(|_| ()).is_ok()
     }
 }

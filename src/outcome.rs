@@ -184,6 +184,9 @@ numbered! {
         /// The system's configuration file has switched the cache off since the process started.
         SwitchedOff = 28, "switched_off",
             "an administrator has switched the cache off (`disable` in the system's configuration file), which nothing counts";
+        /// Another thread is in a constructor of a library that is being opened, and may wait for this one.
+        OpeningLibrary = 29, "opening_library",
+            "another thread is opening a library and does nothing, as if its constructor waited for this build; build where no constructor waits";
     }
 }
 

@@ -142,9 +142,9 @@ impl<T: Send + 'static> Promise<T> {
         }
     }
 
-    /// Waits for the result and for the end of the thread. None: a function has panicked, or this is a forked child, which has no such
-    /// thread.
-    pub fn wait(self) -> Option<T> {
+    /// Waits for the result and for the end of the thread, while it `may_wait`, which is asked now and then. None: a function has
+    /// panicked, or the thread was not waited for, or this is a forked child, which has no such thread.
+    pub fn wait(self, may_wait: impl Fn() -> bool) -> Option<T> {
         loop {
             let seen = self.shared.changed.now();
             if self.generation != generation() {
@@ -156,6 +156,9 @@ impl<T: Send + 'static> Promise<T> {
                 let _ = self.thread.join();
                 until_gone(self.shared.number.load(Ordering::Relaxed));
                 return self.shared.result.lock().take();
+            }
+            if !may_wait() {
+                return None;
             }
             self.shared.changed.wait(seen, Instant::now() + LOOK_AGAIN);
         }
@@ -320,10 +323,10 @@ pub mod tests {
         let own = blocked();
         let promise = Promise::new(STACK, PATIENCE, || {}, blocked).expect("a thread");
         let all = (1..32).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal));
-        assert_eq!(promise.wait(), Some(all.collect()));
+        assert_eq!(promise.wait(|| true), Some(all.collect()));
         assert_eq!(blocked(), own);
         let promise = Promise::new(STACK, PATIENCE, || {}, || panic!("in a thread"));
-        assert_eq!(promise.expect("a thread").wait(), None::<()>);
+        assert_eq!(promise.expect("a thread").wait(|| true), None::<()>);
     }
 
     #[test]
@@ -331,7 +334,9 @@ pub mod tests {
         for _ in 0..2000 {
             let own = || gettid().as_raw_nonzero().get();
             let promise = Promise::new(STACK, PATIENCE, || {}, own);
-            let thread = promise.and_then(Promise::wait).expect("a thread");
+            let thread = promise
+                .and_then(|promise| promise.wait(|| true))
+                .expect("a thread");
             // SAFETY: asks only; no signal is sent.
             let told = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) };
             assert_eq!(told, -1, "unshare(2) would find two threads");
@@ -361,6 +366,21 @@ pub mod tests {
     }
 
     #[test]
+    fn a_thread_that_may_not_be_waited_for_goes_on_alone() {
+        let held = Arc::new(Mutex::new(0));
+        let seen = held.clone();
+        let guard = held.lock();
+        let promise = Promise::new(STACK, PATIENCE, || {}, move || *seen.lock() += 1);
+        assert_eq!(promise.expect("a thread").wait(|| false), None);
+        drop(guard);
+        let deadline = Instant::now() + PATIENCE;
+        while *held.lock() == 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(*held.lock(), 1);
+    }
+
+    #[test]
     fn a_thread_has_its_stack_for_itself() {
         assert!(cfg!(not(target_env = "gnu")) || taken_by_c_library() > 0);
     }
@@ -383,13 +403,13 @@ pub mod tests {
         // SAFETY: the child calls what is tested, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let is_none = promise.wait().is_none();
+            let is_none = promise.wait(|| true).is_none();
             // SAFETY: it ends the child.
             unsafe { libc::_exit(i32::from(!is_none)) };
         }
         let status = end_of(child);
         may_end.store(true, Ordering::SeqCst);
-        assert_eq!(promise.wait(), Some(()));
+        assert_eq!(promise.wait(|| true), Some(()));
         assert_eq!(status, 0, "the child hung");
     }
 

@@ -18,6 +18,7 @@ use crate::descriptors;
 use crate::driver::moment::Moment;
 use crate::driver::{Driver, loaded_changes, path_of, reentrancy};
 use crate::key::ingredients::Key;
+use crate::linker_lock;
 use crate::one_call;
 use crate::outcome::Bypass;
 use crate::own_threads::{self, Promise};
@@ -45,6 +46,8 @@ struct Planned {
     plan: Result<Box<Plan>, Bypass>,
     /// Held for those who know the key.
     guard: Option<LockGuard>,
+    /// How long the thread took.
+    took: Duration,
 }
 
 /// How a build begins.
@@ -146,6 +149,7 @@ impl Cache {
         let moment = Arc::new(draft.driver().moment()?);
         let at_begin = moment.clone();
         let plan = move || {
+            let started = Instant::now();
             let plan = || one_call::during(|| self.plan_as_at(draft, &at_begin));
             let plan = at_begin.with_variables(plan);
             let lock = |plan: &Plan| {
@@ -158,7 +162,8 @@ impl Cache {
             let guard = plan.as_deref().ok().and_then(lock);
             // Last: from now on others plan as usual, and find the key taken.
             self.remember_digests();
-            Planned { plan, guard }
+            let took = started.elapsed();
+            Planned { plan, guard, took }
         };
         // The program may build in a library's constructor, where the dynamic linker holds its locks: then the thread does not begin.
         let first = || {
@@ -173,10 +178,17 @@ impl Cache {
 impl FirstBuild {
     /// The plan of the build, when the driver has built, and the turn that ends with it.
     pub(super) fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, BuildTurn) {
+        let started = Instant::now();
+        let may_wait = || !linker_lock::is_busy_for_long();
         // In a forked child there is no thread.
-        let Some(Planned { plan, guard }) = self.planned.wait() else {
+        let Some(Planned { plan, guard, took }) = self.planned.wait(may_wait) else {
             return (Err(Bypass::UnidentifiedDriver), self.turn);
         };
+        tracing::debug!(
+            took_ns = nanoseconds(took),
+            waited_ns = nanoseconds(started.elapsed()),
+            "the driver is identified"
+        );
         let plan = plan.map(|mut plan| {
             plan.is_settled = self.driver.is_as_at(&self.moment, cache);
             plan

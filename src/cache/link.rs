@@ -17,6 +17,7 @@ use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
 use crate::driver::notify::{self, HeldObject, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::linker_lock;
 use crate::outcome::{Bypass, Query};
 use crate::shadow::{self, BuildEnd, Owner, Ticket};
 use crate::store::journal::Kept;
@@ -54,6 +55,8 @@ pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
         Err(Bypass::SwitchedOff)
     } else if call.odd {
         Err(Bypass::UnusualArguments)
+    } else if linker_lock::is_busy_for_long() {
+        Err(Bypass::OpeningLibrary)
     } else {
         cache.plan_link(call.driver, call.context, &call.arguments, &call.inputs)
     };
@@ -180,6 +183,7 @@ impl Cache {
             }
             // Another thread may have compiled an input again before the driver read it.
             let plan = plan.and_then(|plan| match plan.is_of(&inputs, context) {
+                _ if linker_lock::is_busy_for_long() => Err(Bypass::OpeningLibrary),
                 true if is_changed => Err(Bypass::ReadsFile),
                 true => Ok(plan),
                 false => Err(Bypass::ConcurrentBuild),

@@ -21,6 +21,7 @@ use super::notify;
 use super::reentrancy::{self, ThreadState};
 use crate::cl::{Kernel, Program};
 use crate::fork_safety::Mutex;
+use crate::linker_lock;
 
 /// A call that has begun.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,7 @@ thread_local! {
     /// Without a destructor, since it is read until the very end of the thread and of the process.
     static INNERMOST: Cell<u64> = const { Cell::new(0) };
     static IS_ENDING: Cell<bool> = const { Cell::new(false) };
+    static IS_REGISTERED: Cell<bool> = const { Cell::new(false) };
     static AT_END: AtEnd = const { AtEnd };
 }
 
@@ -82,8 +84,7 @@ impl Drop for AtEnd {
 
 /// Begins a call from the frame at this address. `before`: the state of the thread before.
 pub fn begin(frame: usize, before: ThreadState, callee: Callee) -> ForeignCall {
-    // Registers the destructor that runs when the thread ends, unless the thread is ending.
-    let _ = AT_END.try_with(|_| ());
+    register_end();
     let mut records = RECORDS.lock();
     records.last += 1;
     let number = records.last;
@@ -96,6 +97,15 @@ pub fn begin(frame: usize, before: ThreadState, callee: Callee) -> ForeignCall {
     };
     records.by_number.insert(number, record);
     ForeignCall(number)
+}
+
+/// Registers the destructor that runs when the thread ends, unless the thread is ending. The dynamic linker notes it: where another thread
+/// keeps that waiting, what a thread that ends in this call leaves stays.
+fn register_end() {
+    if !IS_REGISTERED.get() && !linker_lock::is_held_by_another() {
+        IS_REGISTERED.set(true);
+        let _ = AT_END.try_with(|_| ());
+    }
 }
 
 /// Ends a call, and abandons calls inside it that have not returned. Returns what the call was begun with. None if it was abandoned

@@ -70,6 +70,7 @@ use opencl_sys::cl_icd::cl_icd_dispatch;
 use crate::cl::Platform;
 use crate::cl::dispatch::{DispatchTable, Slot};
 use crate::fork_safety::Mutex;
+use crate::linker_lock;
 pub use application::Application;
 use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
@@ -106,8 +107,9 @@ pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Reads and keeps the variables with which the process was started, before a driver is opened by us (10 us).
+/// Reads and keeps the variables with which the process was started, and finds the linker's lock, before a driver is opened by us (20 us).
 pub fn remember_start() {
+    linker_lock::prepare();
     // If they cannot be read, the first key tries again.
     let _ = process_variables::at_start();
 }

@@ -1,4 +1,5 @@
-//! A library that uses OpenCL in its constructor, and closes the loader again before the constructor ends.
+//! A library that uses OpenCL in its constructor, and closes the loader again before the constructor ends. With `PLUGIN_THREAD` in the
+//! environment it builds in a thread of its own, for which the constructor waits.
 //!
 //! It prints what it has got, as `client` does: nothing that differs from run to run.
 
@@ -10,7 +11,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use libloading::{Library, Symbol};
+use libloading::Library;
 use opencl_sys::cl_function_types::*;
 use opencl_sys::*;
 
@@ -31,11 +32,16 @@ fn used() -> Result<String, &'static str> {
     let loader = std::env::var("CLIENT_LOADER").unwrap_or_else(|_| "libOpenCL.so.1".to_owned());
     // SAFETY: a loader's constructors have no preconditions. It is closed when this function ends.
     let library = unsafe { Library::new(loader) }.map_err(|_| "loader")?;
+    macro_rules! function {
+        ($name:ident: $type:ident) => {{
+            // SAFETY: in a loader a function of this type stands behind this name.
+            let found = unsafe { library.get::<$type>(stringify!($name)) };
+            (*found.map_err(|_| stringify!($name))?).ok_or(stringify!($name))?
+        }};
+    }
     macro_rules! call {
         ($name:ident: $type:ident, $($argument:expr),* $(,)?) => {{
-            // SAFETY: in a loader a function of this type stands behind this name.
-            let found: Symbol<$type> = unsafe { library.get(stringify!($name)) }.map_err(|_| stringify!($name))?;
-            let function = found.ok_or(stringify!($name))?;
+            let function = function!($name: $type);
             // SAFETY: pointers are NULL or point to live values; handles came from OpenCL.
             unsafe { function($($argument),*) }
         }};
@@ -51,13 +57,51 @@ fn used() -> Result<String, &'static str> {
         clCreateProgramWithSource: clCreateProgramWithSource_fn,
         context, 1, source.as_mut_ptr(), ptr::null(), &mut code,
     );
-    let build =
-        call!(clBuildProgram: clBuildProgram_fn, program, 0, ptr::null(), ptr::null(), None, none);
-    let kernel = call!(clCreateKernel: clCreateKernel_fn, program, c"f".as_ptr(), &mut code);
+    // Looked up here: the dynamic linker would let the thread wait as long as the constructor runs.
+    let build = function!(clBuildProgram: clBuildProgram_fn);
+    let create_kernel = function!(clCreateKernel: clCreateKernel_fn);
+    let handle = program as usize;
+    let build = move || {
+        let program = handle as *mut c_void;
+        let mut code = 1;
+        // SAFETY: as above.
+        unsafe {
+            let built = build(program, 0, ptr::null(), ptr::null(), None, ptr::null_mut());
+            let kernel = create_kernel(program, c"f".as_ptr(), &mut code);
+            (built, kernel as usize, code)
+        }
+    };
+    let (build, kernel, code) = match std::env::var_os("PLUGIN_THREAD") {
+        Some(_) => in_thread(build).ok_or("thread")?,
+        None => build(),
+    };
+    let kernel = kernel as *mut c_void;
     let released = [
         call!(clReleaseKernel: clReleaseKernel_fn, kernel),
         call!(clReleaseProgram: clReleaseProgram_fn, program),
         call!(clReleaseContext: clReleaseContext_fn, context),
     ];
     Ok(format!("build {build} kernel {code} released {released:?}"))
+}
+
+/// Runs a function in a plain thread: one of the standard library's would wait for the dynamic linker, which notes the destructors of
+/// its thread-local variables.
+fn in_thread<T, F: FnOnce() -> T>(run: F) -> Option<T> {
+    extern "C" fn begin<T, F: FnOnce() -> T>(work: *mut c_void) -> *mut c_void {
+        // SAFETY: the caller's, which waits for this thread and looks at nothing meanwhile.
+        let (run, done) = unsafe { &mut *work.cast::<(Option<F>, Option<T>)>() };
+        *done = run.take().map(|run| run());
+        ptr::null_mut()
+    }
+    let mut work = (Some(run), None);
+    // SAFETY: the thread has ended before its work is gone.
+    unsafe {
+        let mut thread = std::mem::zeroed();
+        let place = (&raw mut work).cast();
+        if libc::pthread_create(&mut thread, ptr::null(), begin::<T, F>, place) != 0 {
+            return None;
+        }
+        libc::pthread_join(thread, ptr::null_mut());
+    }
+    work.1
 }

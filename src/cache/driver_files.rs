@@ -1,0 +1,51 @@
+//! What is remembered of the files of drivers: in this process, and in the cache directory.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use super::Cache;
+use crate::driver::file_memory::FileMemory;
+use crate::driver::look::FactBytes;
+use crate::parallel_files;
+use crate::store::library_facts;
+
+impl FileMemory for Cache {
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        self.digests.digest(self.store(), path)
+    }
+
+    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
+        parallel_files::map(paths, |path| self.identity(path))
+    }
+
+    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
+        let store = self.store();
+        store.map_or(Ok(None), |store| library_facts::open(store, identity))
+    }
+
+    fn part(&self, identity: &[u8; 32]) -> io::Result<Option<FactBytes>> {
+        let read = |store| library_facts::read(store, identity);
+        let bytes = self.store().map_or(Ok(None), read)?;
+        Ok(bytes.map(FactBytes::from))
+    }
+
+    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
+        if let Some(store) = self.written_store() {
+            library_facts::save(store, identity, facts);
+        }
+    }
+
+    fn is_neutral_library(&self, name: &str) -> bool {
+        self.config.is_neutral_library(name)
+    }
+}
+
+impl Cache {
+    /// Saves digests of driver files for the next process.
+    pub(super) fn remember_digests(&self) {
+        if let Some(store) = self.written_store() {
+            self.digests.save(store);
+        }
+    }
+}
