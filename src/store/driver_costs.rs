@@ -182,8 +182,10 @@ pub struct CostMemory {
 struct Known {
     /// The number of the driver in this process.
     driver: usize,
-    /// All measurements, including those that are not written yet.
+    /// All measurements, including those that are not written yet; before the file is read, those of this process.
     measured: DriverCosts,
+    /// How many loads earlier processes have written. None: the file was not read, which hits leave to the end of the process.
+    written_loads: Option<u32>,
     /// Only the measurements that are not written yet.
     fresh: [CostTimes; 2],
     /// How often this process recorded and loaded.
@@ -209,9 +211,10 @@ impl CostMemory {
         driver: usize,
         new: impl FnOnce() -> Option<DriverCosts>,
     ) -> Option<DriverCosts> {
-        self.know(store, driver, new)?;
+        self.know(driver, new)?;
         let mut drivers = self.drivers.lock();
         let known = drivers.iter_mut().find(|known| known.driver == driver)?;
+        known.read(store);
         if is_past(known.measured.used_ms, NOTED, store.root().now_ms()) {
             known.write(store);
         }
@@ -227,7 +230,7 @@ impl CostMemory {
         sample: CostSample,
         times: CostTimes,
     ) {
-        if self.know(store, driver, new).is_none() {
+        if self.know(driver, new).is_none() {
             return;
         }
         let Some(mut drivers) = self.drivers.try_lock() else {
@@ -250,30 +253,26 @@ impl CostMemory {
             return;
         };
         for known in drivers.iter_mut().filter(|known| known.is_due) {
-            known.write(store);
+            known.read(store);
+            if known.lacks_loads() {
+                known.write(store);
+            }
         }
     }
 
-    /// Looks the driver up, if this process has not done so.
-    fn know(
-        &self,
-        store: &Store,
-        driver: usize,
-        new: impl FnOnce() -> Option<DriverCosts>,
-    ) -> Option<()> {
+    /// Makes room for the measurements of a driver, if this process has not done so.
+    fn know(&self, driver: usize, new: impl FnOnce() -> Option<DriverCosts>) -> Option<()> {
         let is_known = |drivers: &[Known]| drivers.iter().any(|known| known.driver == driver);
         if is_known(&self.drivers.lock()) {
             return Some(());
         }
         let new = new()?;
-        let known = list(store)
-            .into_iter()
-            .find(|known| known.identity == new.identity);
         let mut drivers = self.drivers.lock();
         if !is_known(&drivers) {
             drivers.push(Known {
                 driver,
-                measured: known.unwrap_or(new),
+                measured: new,
+                written_loads: None,
                 fresh: Default::default(),
                 counts: [0; 2],
                 is_due: false,
@@ -284,6 +283,23 @@ impl CostMemory {
 }
 
 impl Known {
+    /// Reads what earlier processes have written, unless that was done.
+    fn read(&mut self, store: &Store) {
+        if self.written_loads.is_some() {
+            return;
+        }
+        let mut all = list(store).into_iter();
+        let written = all.find(|known| known.identity == self.measured.identity);
+        let loads = written.as_ref().map_or(0, |written| written.loaded.count);
+        self.written_loads = Some(loads);
+        if let Some(mut written) = written {
+            let [recorded, loaded] = self.fresh;
+            written.recorded.add(recorded);
+            written.loaded.add(loaded);
+            self.measured = written;
+        }
+    }
+
     fn add(&mut self, sample: CostSample, times: CostTimes) {
         let all = match sample {
             CostSample::Recorded => &mut self.measured.recorded,
@@ -294,16 +310,19 @@ impl Known {
         self.counts[sample as usize] += 1;
     }
 
-    /// Seldom, and of loads only until there are enough measurements.
+    /// Seldom, and of loads only until there are enough measurements, as far as the file was read.
     fn is_worth_writing(&self, sample: CostSample) -> bool {
         let count = self.counts[sample as usize];
         match sample {
             CostSample::Recorded => count <= FIRST || count.is_power_of_two(),
-            CostSample::Loaded => {
-                count.is_power_of_two()
-                    && (self.measured.loaded.count < MAX_COUNTED / 4 || count >= MAX_COUNTED)
-            }
+            CostSample::Loaded => count.is_power_of_two() && self.lacks_loads(),
         }
+    }
+
+    /// Whether earlier processes have measured few loads, or this one many.
+    fn lacks_loads(&self) -> bool {
+        let own = self.counts[CostSample::Loaded as usize];
+        self.written_loads.unwrap_or(0) < MAX_COUNTED / 4 || own >= MAX_COUNTED
     }
 
     /// Adds the new measurements to those that other processes have written.
