@@ -189,13 +189,13 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
         Ok(ticket) => ticket,
         Err(dead) => return Cache::get().leave_to_driver(call, dead),
     };
-    let cache = Cache::get();
     if linker_lock::is_busy_for_long() {
         let plan = BuildPlan::Before(Err(Bypass::OpeningLibrary), BuildTurn::default());
-        return cache.build_by_driver(ticket, plan, call, started);
+        return Cache::get().build_by_driver(ticket, plan, call, started);
     }
     // No closures: they would have frames below the driver.
     let mut part = one_call::begin();
+    let cache = Cache::get();
     let (plan, mut turn) = match cache.begin(&ticket, call) {
         Beginning::Planned(plan, turn) => (plan, turn),
         Beginning::First(first) => {
@@ -446,9 +446,12 @@ impl Cache {
             };
             // The application sees it as being built while a plan is waited for.
             shadow::set_busy(&ticket, true);
-            let (plan, turn) = match linker_lock::is_busy_for_long() {
-                true => (Err(Bypass::OpeningLibrary), BuildTurn::default()),
-                false => plan.end(self),
+            let (plan, turn) = match plan {
+                BuildPlan::Before(Err(reason), turn) => (Err(reason), turn),
+                _ if linker_lock::is_busy_for_long() => {
+                    (Err(Bypass::OpeningLibrary), BuildTurn::default())
+                }
+                plan => plan.end(self),
             };
             let is_recorded = self.built(&ticket, plan, &of, devices, code, time);
             // Last, since what is stored has looked for them itself.

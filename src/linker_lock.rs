@@ -3,7 +3,8 @@
 //! A constructor of a library that is being opened may wait for another thread, which builds a program. glibc holds a lock while
 //! constructors run, and dlsym(3), dlopen(3), dladdr(3) and the first use of a thread-local variable with a destructor wait for it: for
 //! ever here. Drivers that call none of these while they compile (rusticl; PoCL and Intel's CPU runtime hang without us, too) must not
-//! hang for our sake.
+//! hang for our sake. The lock may be taken right after it was found free: so it is looked at before each such call, and what is left is
+//! a matter of microseconds.
 //!
 //! No function tells who has the lock. It is one of the few recursive mutexes in the linker's own data, `_rtld_global`, whose place and
 //! size its symbol tells, and a mutex says which thread has it. The place in there changes from version to version, so all words are
@@ -21,15 +22,18 @@ use std::time::{Duration, Instant};
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::fork_safety::Mutex;
 use crate::proc_file;
 
-/// How long a thread that has the lock may do nothing before a call is left to the driver.
+/// How long a thread that has the lock may mostly sleep before a call is left to the driver.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long it may have the lock whatever it does: the largest libraries are opened in seconds.
 const LONGEST: Duration = Duration::from_secs(5);
+/// How long the lock is looked at without a pause. A thread that calls the linker all the time gives it back for some hundred nanoseconds.
+const BRIEF: Duration = Duration::from_micros(50);
 const PAUSE: Duration = Duration::from_millis(1);
-/// How often others are let on before it pauses: most calls of the linker take microseconds.
-const BRIEF: u32 = 16;
+/// How long a verdict holds without being confirmed.
+const REMEMBERED: Duration = Duration::from_secs(2);
 
 /// The words of glibc's `pthread_mutex_t` on 64-bit processors, as far as they tell something (bits/struct_mutex.h). It is a part of the
 /// binary interface, since programs initialize it themselves.
@@ -98,36 +102,62 @@ fn linker_data() -> Option<&'static [AtomicI32]> {
     None
 }
 
-/// Whether another thread has the linker's lock and does nothing, so that it may wait for this one. Waits until the lock is free, or that is
-/// known.
+/// The thread that was found to wait while it had the lock, and when that was last seen: a program may build much meanwhile.
+static VERDICT: Mutex<Option<(i32, Instant)>> = Mutex::new(None);
+
+/// Whether another thread has the linker's lock and mostly sleeps, so that it may wait for this one. Waits until the lock is free, or that
+/// is known.
 pub fn is_busy_for_long() -> bool {
-    for _ in 0..BRIEF {
-        if holder().is_none() {
-            return false;
+    let Some(first) = holder() else {
+        return false;
+    };
+    // A handler of a signal may have interrupted this here.
+    let known = VERDICT.try_lock().and_then(|verdict| *verdict);
+    let is_known = known.is_some_and(|(thread, at)| thread == first && at.elapsed() < REMEMBERED);
+    if is_known || waits(first) {
+        if let Some(mut verdict) = VERDICT.try_lock() {
+            *verdict = Some((first, Instant::now()));
         }
-        thread::yield_now();
+        return true;
     }
-    let began = Instant::now();
-    let (mut since, mut seen) = (began, work_of(holder()));
-    loop {
-        thread::sleep(PAUSE);
-        let holder = holder();
-        if holder.is_none() {
-            return false;
-        }
-        if since.elapsed() >= PATIENCE {
-            let now = work_of(holder);
-            if now == seen || began.elapsed() >= LONGEST {
-                return true;
-            }
-            (since, seen) = (Instant::now(), now);
-        }
-    }
+    false
 }
 
-/// Whether another thread of this process has the linker's lock now.
-pub fn is_held_by_another() -> bool {
-    holder().is_some()
+/// Whether the lock does not become free before it is known that its holder waits, or has it for too long.
+fn waits(mut holder: i32) -> bool {
+    let began = Instant::now();
+    let (mut since, mut looks, mut sleeps) = (began, 0, 0);
+    while !becomes_free() {
+        thread::sleep(PAUSE);
+        let Some(now) = self::holder() else {
+            return false;
+        };
+        if now != holder {
+            holder = now;
+            (since, looks, sleeps) = (Instant::now(), 0, 0);
+        }
+        looks += 1;
+        sleeps += u32::from(is_asleep(holder));
+        let is_over = since.elapsed() >= PATIENCE && sleeps > looks / 2;
+        if is_over || began.elapsed() >= LONGEST {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the lock is free at some time soon.
+fn becomes_free() -> bool {
+    let until = Instant::now() + BRIEF;
+    loop {
+        if holder().is_none() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::hint::spin_loop();
+    }
 }
 
 /// The other thread that has the linker's lock.
@@ -143,11 +173,14 @@ fn holder() -> Option<i32> {
     holders.find(|owner| is_another_thread(*owner))
 }
 
-/// What the system has counted of a thread: it changes when that runs. None: the system does not tell.
-fn work_of(thread: Option<i32>) -> Option<(i32, Vec<u8>)> {
-    let thread = thread?;
-    let counted = proc_file::read(&format!("/proc/self/task/{thread}/schedstat"));
-    Some((thread, counted.ok()?))
+/// Whether a thread of this process sleeps until something happens; one that waits for a disk does not count (proc_pid_stat(5), state).
+fn is_asleep(thread: i32) -> bool {
+    let status = proc_file::read(&format!("/proc/self/task/{thread}/stat"));
+    let status = status.unwrap_or_default();
+    // The name of the thread stands in parentheses, and may have some itself.
+    let name_end = status.iter().rposition(|byte| *byte == b')');
+    let state = name_end.and_then(|end| status.get(end + 2));
+    state == Some(&b'S')
 }
 
 /// Whether this is the number of a thread of this process, but not of this one.
@@ -171,8 +204,8 @@ mod tests {
             _: usize,
             seen: *mut libc::c_void,
         ) -> libc::c_int {
-            let by_itself = is_held_by_another();
-            let by_other = thread::scope(|scope| scope.spawn(is_held_by_another).join());
+            let by_itself = holder().is_some();
+            let by_other = thread::scope(|scope| scope.spawn(|| holder().is_some()).join());
             // SAFETY: the caller's, who waits.
             unsafe {
                 *seen.cast::<Option<(bool, bool)>>() = Some((by_itself, by_other.unwrap_or(false)))

@@ -102,7 +102,7 @@ impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
     }
 
     fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        if !IS_KNOWN.get() && linker_lock::is_held_by_another() {
+        if !IS_KNOWN.get() && linker_lock::is_busy_for_long() {
             return false;
         }
         IS_KNOWN.set(true);

@@ -7,6 +7,7 @@ use crate::cl::Kernel;
 use crate::driver::Driver;
 use crate::driver::profile::KernelFactsTime;
 use crate::key::ingredients::Key;
+use crate::linker_lock;
 use crate::store::Lookup;
 use crate::store::entry::{Defect, Entry, EntryContent, Facts, KernelFacts};
 use crate::store::stats::{Counter, Labels};
@@ -43,7 +44,9 @@ impl Cache {
         include_dirs: Option<&[Vec<u8>]>,
         change: impl FnOnce(&mut Facts) -> bool,
     ) {
-        let Some(store) = self.written_store() else {
+        // The first entry that a thread reads registers a destructor.
+        let store = self.written_store();
+        let Some(store) = store.filter(|_| !linker_lock::is_busy_for_long()) else {
             return;
         };
         let fits = |entry: &Entry| {

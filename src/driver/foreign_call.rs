@@ -102,7 +102,7 @@ pub fn begin(frame: usize, before: ThreadState, callee: Callee) -> ForeignCall {
 /// Registers the destructor that runs when the thread ends, unless the thread is ending. The dynamic linker notes it: where another thread
 /// keeps that waiting, what a thread that ends in this call leaves stays.
 fn register_end() {
-    if !IS_REGISTERED.get() && !linker_lock::is_held_by_another() {
+    if !IS_REGISTERED.get() && !linker_lock::is_busy_for_long() {
         IS_REGISTERED.set(true);
         let _ = AT_END.try_with(|_| ());
     }

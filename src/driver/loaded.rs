@@ -16,6 +16,7 @@ use object::elf::{
 use super::mappings::Mappings;
 use crate::cl::info::Number;
 use crate::fork_safety;
+use crate::linker_lock;
 
 /// One loaded library.
 #[derive(Debug)]
@@ -253,6 +254,9 @@ pub fn library_has(address: usize, text: &[u8]) -> bool {
 /// Whether a loaded library has a function of that name itself.
 fn exports(path: &Path, name: &CStr) -> bool {
     let exported = || {
+        if linker_lock::is_busy_for_long() {
+            return None;
+        }
         // SAFETY: nothing is loaded, so nothing runs.
         let library = unsafe {
             libloading::os::unix::Library::open(Some(path), libc::RTLD_LAZY | libc::RTLD_NOLOAD)

@@ -1,9 +1,9 @@
 //! The variables of this process, as bytes: `NAME=VALUE` texts that each end with a NUL.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{CStr, OsStr, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
-use std::rc::Rc;
+use std::ptr::NonNull;
 
 use once_cell::race::OnceBox;
 
@@ -15,14 +15,14 @@ unsafe extern "C" {
 }
 
 thread_local! {
-    /// What [`as_at`] has set.
-    static OF_MOMENT: RefCell<Option<Rc<[u8]>>> = const { RefCell::new(None) };
+    /// What [`as_at`] has set. Without a destructor, which a thread could not register beside a constructor (see `linker_lock`).
+    static OF_MOMENT: Cell<Option<NonNull<[u8]>>> = const { Cell::new(None) };
 }
 
 /// Runs with these variables, as [`current`] gave them, in place of the current ones, in this thread: the program and its drivers may
 /// change those at any time while another thread of ours works, and free what it reads (measured).
 pub fn as_at<T>(variables: &[u8], run: impl FnOnce() -> T) -> T {
-    struct Before(Option<Rc<[u8]>>);
+    struct Before(Option<NonNull<[u8]>>);
     impl Drop for Before {
         fn drop(&mut self) {
             OF_MOMENT.set(self.0.take());
@@ -32,28 +32,41 @@ pub fn as_at<T>(variables: &[u8], run: impl FnOnce() -> T) -> T {
     run()
 }
 
-fn of_moment() -> Option<Rc<[u8]>> {
-    OF_MOMENT.with_borrow(Clone::clone)
+/// Calls the function with what [`as_at`] has set.
+fn with_moment<T>(read: impl FnOnce(Option<&[u8]>) -> T) -> T {
+    // SAFETY: `as_at` of this thread has lent them, and has not returned: it sets what was there before first.
+    read(
+        OF_MOMENT
+            .get()
+            .map(|variables| unsafe { variables.as_ref() }),
+    )
 }
 
 /// The value of a variable. Only this asks for it in a module of drivers: see [`as_at`].
 pub fn value(name: &str) -> Option<OsString> {
-    let Some(variables) = of_moment() else {
-        return std::env::var_os(name);
-    };
-    let variables = variables.split(|byte| *byte == 0);
-    let mut values =
-        variables.filter_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-    values
-        .next()
-        .map(|value| OsStr::from_bytes(value).to_owned())
+    with_moment(|variables| {
+        let Some(variables) = variables else {
+            return std::env::var_os(name);
+        };
+        let variables = variables.split(|byte| *byte == 0);
+        let mut values =
+            variables.filter_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        values
+            .next()
+            .map(|value| OsStr::from_bytes(value).to_owned())
+    })
 }
 
 /// Calls the function for each variable with its NUL, until it says no. Makes no copies, unlike `std::env::vars_os`.
 fn all_variables(mut each: impl FnMut(&[u8]) -> bool) {
-    if let Some(variables) = of_moment() {
-        let mut variables = variables.split_inclusive(|byte| *byte == 0);
-        let _ = variables.all(each);
+    let is_done = with_moment(|variables| {
+        variables.is_some_and(|variables| {
+            let mut variables = variables.split_inclusive(|byte| *byte == 0);
+            let _ = variables.all(&mut each);
+            true
+        })
+    });
+    if is_done {
         return;
     }
     // SAFETY: a NULL-terminated array of C strings, or NULL (environ(7)). It must not be changed meanwhile, as for drivers and

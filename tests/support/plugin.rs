@@ -1,5 +1,5 @@
 //! A library that uses OpenCL in its constructor, and closes the loader again before the constructor ends. With `PLUGIN_THREAD` in the
-//! environment it builds in a thread of its own, for which the constructor waits.
+//! environment it builds and makes kernels (`build`), or only makes kernels (`kernel`), in a thread, for which the constructor waits.
 //!
 //! It prints what it has got, as `client` does: nothing that differs from run to run.
 
@@ -63,17 +63,19 @@ fn used() -> Result<String, &'static str> {
     let handle = program as usize;
     let build = move || {
         let program = handle as *mut c_void;
+        // SAFETY: as above.
+        unsafe { build(program, 0, ptr::null(), ptr::null(), None, ptr::null_mut()) }
+    };
+    let create_kernel = move || {
         let mut code = 1;
         // SAFETY: as above.
-        unsafe {
-            let built = build(program, 0, ptr::null(), ptr::null(), None, ptr::null_mut());
-            let kernel = create_kernel(program, c"f".as_ptr(), &mut code);
-            (built, kernel as usize, code)
-        }
+        let kernel = unsafe { create_kernel(handle as *mut c_void, c"f".as_ptr(), &mut code) };
+        (kernel as usize, code)
     };
-    let (build, kernel, code) = match std::env::var_os("PLUGIN_THREAD") {
-        Some(_) => in_thread(build).ok_or("thread")?,
-        None => build(),
+    let (build, (kernel, code)) = match std::env::var("PLUGIN_THREAD").as_deref() {
+        Ok("build") => in_thread(move || (build(), create_kernel())).ok_or("thread")?,
+        Ok("kernel") => (build(), in_thread(create_kernel).ok_or("thread")?),
+        _ => (build(), create_kernel()),
     };
     let kernel = kernel as *mut c_void;
     let released = [

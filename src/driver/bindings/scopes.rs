@@ -15,6 +15,7 @@ use crate::driver::loaded::Object;
 use crate::driver::mappings::Mappings;
 use crate::fork_safety;
 use crate::key::ingredients::{Ingredient, Kind, hex};
+use crate::linker_lock;
 use crate::outcome::Bypass;
 
 /// Looks functions up as the dynamic linker does.
@@ -192,6 +193,9 @@ pub(in crate::driver) struct Scope(*mut c_void);
 impl Scope {
     /// The scope of a library, or of all libraries.
     pub(in crate::driver) fn open(path: Option<&Path>) -> Option<Scope> {
+        if linker_lock::is_busy_for_long() {
+            return None;
+        }
         // SAFETY: nothing is loaded, so nothing runs.
         let opened = fork_safety::without_forks(|| unsafe {
             Library::open(
