@@ -48,7 +48,7 @@ const RECURSIVE: i32 = 1;
 const LOCKED: i32 = 1;
 const LOCKED_AND_WAITED_FOR: i32 = 2;
 
-/// What may be mutexes in the linker's own data: some dozens (glibc 2.36).
+/// What may be mutexes in the linker's own data: about ten (glibc 2.36).
 static MUTEXES: OnceLock<Vec<&'static [AtomicI32]>> = OnceLock::new();
 
 /// Looks for the linker's mutexes, and for what rustix looks up in the linker when it is asked for the time first. Called before there is
