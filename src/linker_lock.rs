@@ -177,7 +177,7 @@ fn holder() -> Option<i32> {
 fn is_asleep(thread: i32) -> bool {
     let status = proc_file::read(&format!("/proc/self/task/{thread}/stat"));
     let status = status.unwrap_or_default();
-    // The name of the thread stands in parentheses, and may have some itself.
+    // The state follows the thread's name, which stands in parentheses. The name may contain parentheses, too.
     let name_end = status.iter().rposition(|byte| *byte == b')');
     let state = name_end.and_then(|end| status.get(end + 2));
     state == Some(&b'S')
@@ -185,11 +185,11 @@ fn is_asleep(thread: i32) -> bool {
 
 /// Whether this is the number of a thread of this process, but not of this one.
 fn is_another_thread(number: i32) -> bool {
-    let is_own = gettid().as_raw_nonzero().get() == number;
+    if number <= 0 || number == gettid().as_raw_nonzero().get() {
+        return false;
+    }
     // SAFETY: asks only; no signal is sent.
-    number > 0
-        && !is_own
-        && unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
 }
 
 #[cfg(test)]
