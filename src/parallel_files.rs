@@ -25,31 +25,36 @@ const MIN_BYTES: u64 = 16 << 20;
 /// What a thread needs: it reads into buffers from the heap.
 const STACK: usize = 512 << 10;
 
-/// Calls the function with each path, and returns what it returned, in the order of the paths. It may be called twice with a path
-/// if it panics.
-pub fn map<R: Send + Sync>(paths: &[&Path], read: impl Fn(&Path) -> R + Sync) -> Vec<R> {
-    let sizes: Vec<u64> = paths.iter().map(|path| size(path)).collect();
-    let helpers = match sizes.iter().sum::<u64>() < MIN_BYTES || paths.len() < 2 {
+/// Calls the function with each file or part of one, and returns what it returned, in their order. It may be called twice with one if
+/// it panics. `size`: how many bytes it reads.
+pub fn map<T: Sync, R: Send + Sync>(
+    files: &[T],
+    size: impl Fn(&T) -> u64,
+    read: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let sizes: Vec<u64> = files.iter().map(size).collect();
+    let helpers = match sizes.iter().sum::<u64>() < MIN_BYTES || files.len() < 2 {
         true => 0,
-        false => own_threads::useful(MAX_THREADS - 1).min(paths.len() - 1),
+        false => own_threads::useful(MAX_THREADS - 1).min(files.len() - 1),
     };
     if helpers == 0 {
-        return paths.iter().map(|path| read(path)).collect();
+        return files.iter().map(read).collect();
     }
     // The largest first, so that none is left for the end.
-    let mut order: Vec<usize> = (0..paths.len()).collect();
+    let mut order: Vec<usize> = (0..files.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(sizes[*index]));
-    let results: Vec<OnceLock<R>> = paths.iter().map(|_| OnceLock::new()).collect();
+    let results: Vec<OnceLock<R>> = files.iter().map(|_| OnceLock::new()).collect();
     with_helpers(helpers, order.len(), &|turn| {
         let index = order[turn];
-        let _ = results[index].set(read(paths[index]));
+        let _ = results[index].set(read(&files[index]));
     });
-    let results = results.into_iter().zip(paths);
-    let taken = results.map(|(result, path)| result.into_inner().unwrap_or_else(|| read(path)));
+    let results = results.into_iter().zip(files);
+    let taken = results.map(|(result, file)| result.into_inner().unwrap_or_else(|| read(file)));
     taken.collect()
 }
 
-fn size(path: &Path) -> u64 {
+/// How many bytes a file has; 0: it cannot be looked at.
+pub fn size(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }
 
@@ -173,7 +178,8 @@ mod tests {
             .collect();
         let paths: Vec<&Path> = paths.iter().map(|path| path.as_path()).collect();
         let caller = thread::current().id();
-        let lengths = map(&paths, |path| {
+        let size = |path: &&Path| size(path);
+        let lengths = map(&paths, size, |path| {
             assert!(thread::current().id() == caller || size(path).is_multiple_of(2));
             size(path)
         });

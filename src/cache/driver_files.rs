@@ -16,7 +16,8 @@ impl FileMemory for Cache {
     }
 
     fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        parallel_files::map(paths, |path| self.identity(path))
+        let size = |path: &&Path| parallel_files::size(path);
+        parallel_files::map(paths, size, |path| self.identity(path))
     }
 
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use super::file_memory::FileMemory;
 use super::name_search::{has_been_asked, note_asked, search};
-use super::names::{self, Names, ScannedLibrary};
+use super::names::{self, Names};
 use super::real_paths::says_what_is_there;
+use super::scanned_library::ScannedLibrary;
 use crate::fork_safety::Mutex;
 
 /// The names of each list of libraries that was added.

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use object::elf::{
     DT_AUDIT, DT_AUXILIARY, DT_DEPAUDIT, DT_FILTER, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ,
-    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS,
-    SHT_RELA,
+    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS,
+    SHT_PROGBITS, SHT_RELA, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
 };
 
 use super::loaded;
@@ -24,6 +24,8 @@ const MAX_ROWS: u64 = 1 << 16;
 const MAX_TABLE: u64 = 64 << 20;
 /// A linker writes no longer string: names and lists of directories.
 const MAX_STRING: u64 = 1 << 20;
+/// Less machine code than this may be the C compiler's own, which is in each library (measured: 240 bytes on x86-64).
+const MAX_START_CODE: u64 = 512;
 /// How much of a file is read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -41,6 +43,12 @@ pub struct Section {
     kind: u32,
     flags: u64,
     bytes: Range<u64>,
+}
+
+impl Section {
+    fn is_code(&self) -> bool {
+        self.flags & SHF_EXECINSTR.0 != 0
+    }
 }
 
 struct Segment {
@@ -210,7 +218,10 @@ impl Elf {
     /// The parts of the file that code may read as text: sections of data, or all loaded bytes if there is no table of sections.
     /// Symbol names, the linker's tables and machine code are left out, since code reads no names from them. A file without code of
     /// its own is left out as well (the data of ICU are 30 MiB): it reads no variable.
-    pub fn data(&self, sections: &[Section]) -> Vec<Range<u64>> {
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn data(&self, sections: &[Section]) -> io::Result<Vec<Range<u64>>> {
         let is_loaded = |section: &&Section| section.flags & SHF_ALLOC.0 != 0;
         let loaded = || sections.iter().filter(is_loaded);
         if loaded().next().is_none() {
@@ -218,11 +229,10 @@ impl Elf {
                 .segments
                 .iter()
                 .filter(|segment| segment.kind == PT_LOAD.0);
-            return segments.map(|segment| segment.bytes.clone()).collect();
+            return Ok(segments.map(|segment| segment.bytes.clone()).collect());
         }
-        let is_code = |section: &&Section| section.flags & SHF_EXECINSTR.0 != 0;
-        if !loaded().any(|section| is_code(&section)) {
-            return Vec::new();
+        if !self.has_own_code(sections)? {
+            return Ok(Vec::new());
         }
         let tables: [&[u8]; 5] = [
             b".eh_frame",
@@ -235,12 +245,41 @@ impl Elf {
             // Sections of processor-specific kinds may hold text, too.
             let is_known_table = section.kind != SHT_PROGBITS.0 && section.kind < 0x7000_0000;
             let is_table = is_known_table || tables.contains(&section.name.as_slice());
-            section.kind != SHT_NOBITS.0 && !is_code(section) && !is_table
+            section.kind != SHT_NOBITS.0 && !section.is_code() && !is_table
         };
-        loaded()
-            .filter(is_data)
-            .map(|section| section.bytes.clone())
-            .collect()
+        let data = loaded().filter(is_data);
+        Ok(data.map(|section| section.bytes.clone()).collect())
+    }
+
+    /// Whether there is other code than what a C compiler puts into each library. That is short, can be called by no name, and calls
+    /// only functions that may be missing.
+    fn has_own_code(&self, sections: &[Section]) -> io::Result<bool> {
+        let code = sections.iter().filter(|section| section.is_code());
+        let length = |section: &Section| section.bytes.end - section.bytes.start;
+        match code.map(length).fold(0, u64::saturating_add) {
+            0 => return Ok(false),
+            1..=MAX_START_CODE => {}
+            _ => return Ok(true),
+        }
+        let mut tables = sections
+            .iter()
+            .filter(|section| section.kind == SHT_DYNSYM.0);
+        let Some(table) = tables.next() else {
+            return Ok(true);
+        };
+        let (row, info, section) = (at(24, 16), at(4, 12), at(6, 14));
+        // The first row is empty.
+        for row in self.read(&table.bytes)?.chunks_exact(row).skip(1) {
+            let (binding, kind) = (row[info] >> 4, row[info] & 0xf);
+            let is_used = match Row(row).half(section)? {
+                0 => binding != STB_WEAK.0,
+                _ => kind == STT_FUNC.0 || kind == STT_GNU_IFUNC.0,
+            };
+            if is_used {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether the bytes at an address of the file are in a section of variables that have an initial value, and are zero when
@@ -448,7 +487,42 @@ fn string(strings: &[u8], start: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// Makes a library of C source, and says where it is.
+    fn library_of(directory: &Path, source: &str, options: &[&str]) -> PathBuf {
+        let (file, library) = (directory.join("a.c"), directory.join("liba.so"));
+        std::fs::write(&file, source).expect("written");
+        let mut compiler = std::process::Command::new("cc");
+        compiler.args(["-shared", "-fPIC"]).args(options);
+        compiler.arg("-o").arg(&library).arg(&file);
+        let status = compiler.status().expect("a C compiler");
+        assert!(status.success(), "{source}");
+        library
+    }
+
+    #[test]
+    fn a_library_of_data_has_no_text_for_code() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        const DATA: &str = "const char table[] = \"A_NAME\";";
+        for (code, has_text) in [
+            ("", false),
+            ("void call(void) {}", true),
+            (
+                "int errno_of(void); static int (*value)(void) = errno_of; int (**use)(void) = &value;",
+                true,
+            ),
+            ("extern char **environ; char ***use = &environ;", true),
+        ] {
+            let library = library_of(directory.path(), &[DATA, code].join("\n"), &[]);
+            let elf = Elf::open(&library).expect("read").expect("a library");
+            let sections = elf.sections().expect("sections");
+            let data = elf.data(&sections).expect("read");
+            assert_eq!(!data.is_empty(), has_text, "{code}");
+        }
+    }
 
     /// What may be behind an array of 24 bytes at an address that is a multiple of 16: nothing, a number, a pointer.
     #[test]
@@ -469,19 +543,7 @@ mod tests {
             // One section for all, in this order.
             let source =
                 format!("long table[3] __attribute__((aligned(64))) = {{1, 2, 3}};\n{behind}\n");
-            let (file, library) = (
-                directory.path().join("a.c"),
-                directory.path().join("liba.so"),
-            );
-            std::fs::write(&file, source).expect("written");
-            let mut compiler = std::process::Command::new("cc");
-            compiler.args(["-shared", "-fPIC", "-fno-toplevel-reorder", "-o"]);
-            let status = compiler
-                .arg(&library)
-                .arg(&file)
-                .status()
-                .expect("a C compiler");
-            assert!(status.success(), "{behind}");
+            let library = library_of(directory.path(), &source, &["-fno-toplevel-reorder"]);
             // SAFETY: a library without initializers; only an address is taken.
             let loaded = unsafe { libloading::Library::new(&library) }.expect("loaded");
             // SAFETY: as above.

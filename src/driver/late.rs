@@ -17,9 +17,9 @@ use super::file_memory::{FileMemory, list_identity};
 use super::identity::{DriverIdentity, KnownIdentity, Watched};
 use super::key_neutral::is_neutral;
 use super::loaded::{self, Changes, Object};
-use super::names::ScannedLibrary;
 use super::opened_by_name::{checked, with_checksum};
 use super::real_paths::{RealPaths, says_what_is_there};
+use super::scanned_library::ScannedLibrary;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, key};
 

@@ -6,6 +6,8 @@ use std::io;
 
 /// Shorter names occur in any data by chance, so each of them counts.
 pub(super) const MIN_LENGTH: usize = 3;
+/// Longer names are compared by this many of their last bytes.
+pub(super) const LENGTH: usize = 24;
 /// How many bytes of data are looked at together.
 const LANES: usize = 64;
 

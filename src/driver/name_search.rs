@@ -7,8 +7,10 @@
 use std::io;
 
 use super::file_memory::{FileMemory, list_identity};
-use super::names::{ScannedLibrary, each_text, end_of, read_each};
+use super::name_texts::read_texts;
+use super::names::end_of;
 use super::opened_by_name::{checked, with_checksum};
+use super::scanned_library::ScannedLibrary;
 
 const MAGIC: &[u8; 16] = b"oclcache asked 1";
 
@@ -39,9 +41,9 @@ pub(super) fn search(
     memory: &dyn FileMemory,
 ) -> io::Result<Vec<bool>> {
     let wanted = WantedEnds::of(names.iter().filter_map(|name| end_of(name)));
-    let of_each = read_each(libraries, memory, |elf| {
+    let of_each = read_texts(libraries, memory, |texts| {
         let mut found = vec![false; wanted.ends.len()];
-        each_text(elf, |text| {
+        texts.each(|text| {
             wanted.note(text, &mut found);
             Ok(())
         })?;

@@ -3,8 +3,7 @@
 //! Lists of variables that were written from documents are never complete (measured: Intel's CPU runtime adds
 //! `OPENCL_PROGRAM_COMPILE_OPTIONS` to every build, which no manual names). So a variable counts if its name occurs in a library.
 //!
-//! Linkers merge tails, so a name may be the end of a longer text; in C and C++ a NUL follows it. In Rust, texts are adjacent, so
-//! in a library with Rust code each name of capitals counts, whatever follows it. This is evidence and no proof: a name that is put
+//! Linkers merge tails, so a name may be the end of a longer text: see `name_texts`. This is evidence and no proof: a name that is put
 //! together at run time is not found. For that the profiles have prefixes.
 //!
 //! The set is made once for a list of libraries and kept in the cache directory, by the second process that asks for a name: see
@@ -15,29 +14,22 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use memchr::memmem;
-use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::elf::Elf;
 use super::file_memory::{FileMemory, list_identity};
-use super::identity::{build_id_value, content_value};
-use super::loaded::Object;
-use super::name_ends::{MIN_LENGTH, each_end, is_in_a_name};
+use super::name_ends::{LENGTH, MIN_LENGTH, is_in_a_name};
+use super::name_texts::read_texts;
 use super::real_paths::says_what_is_there;
+use super::scanned_library::ScannedLibrary;
 use crate::framing;
-use crate::parallel_files;
 
-/// Longer names are compared by this many of their last bytes.
-const LENGTH: usize = 24;
 const BLOCK: usize = 4096;
 /// Blocks of a file that are kept when they were read. The usual 30 variables of a process lie in 20 of them, and each is looked for in
 /// turn (measured with strace on PoCL: 60 reads without).
 const KEPT_BLOCKS: usize = 32;
-const MAGIC: &[u8] = b"oclcache names 2";
+const MAGIC: &[u8] = b"oclcache names 3";
 /// Magic number and length of the index: a frame (see `framing`) of the identity of the libraries and a row for each block. The
 /// blocks follow it, since only some of them are read.
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
@@ -52,48 +44,6 @@ const RECENT: usize = 1 << 14;
 type Reversed = [u8; LENGTH];
 /// The same as three big-endian numbers, in the same order: sorting a library's names by these takes a third of the time.
 type Packed = [u64; LENGTH / size_of::<u64>()];
-
-/// A library or program of a driver.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ScannedLibrary {
-    /// Its build-id or content, as in a key.
-    pub identity: Vec<u8>,
-    /// Where it is.
-    pub path: PathBuf,
-}
-
-impl ScannedLibrary {
-    /// A library that is loaded.
-    ///
-    /// # Errors
-    /// It has no build-id, and its file cannot be read.
-    pub fn of(
-        object: &Object,
-        identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
-    ) -> io::Result<ScannedLibrary> {
-        let Some(build_id) = &object.build_id else {
-            return ScannedLibrary::of_file(&object.path, identity);
-        };
-        Ok(ScannedLibrary {
-            identity: build_id_value(build_id),
-            path: object.path.clone(),
-        })
-    }
-
-    /// A library or program in a file.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn of_file(
-        path: &Path,
-        identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
-    ) -> io::Result<ScannedLibrary> {
-        Ok(ScannedLibrary {
-            identity: identity(path)?,
-            path: path.to_owned(),
-        })
-    }
-}
 
 /// The identity of a list of libraries.
 pub fn identity(libraries: &[ScannedLibrary]) -> [u8; 32] {
@@ -346,9 +296,9 @@ fn reversed(end: &[u8]) -> Reversed {
 /// # Errors
 /// A library cannot be read, is no ELF file or was replaced, or has too many names.
 pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
-    let of_each = read_each(libraries, memory, |elf| {
+    let of_each = read_texts(libraries, memory, |texts| {
         let mut gathered = Gathered::default();
-        each_text(elf, |text| gathered.add_end(text))?;
+        texts.each(|text| gathered.add_end(text))?;
         gathered.remove_repeated();
         Ok(gathered.names)
     })?;
@@ -359,93 +309,12 @@ pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result
     gathered.finish(&identity(libraries))
 }
 
-/// What the function finds in each of these libraries.
-///
-/// # Errors
-/// A library cannot be read, is no ELF file or was replaced, or the function fails.
-pub(super) fn read_each<R: Send + Sync>(
-    libraries: &[ScannedLibrary],
-    memory: &dyn FileMemory,
-    read: impl Fn(&Elf) -> io::Result<R> + Sync,
-) -> io::Result<Vec<R>> {
-    let paths: Vec<&Path> = libraries.iter().map(|one| one.path.as_path()).collect();
-    let found = parallel_files::map(&paths, |path| {
-        let elf = Elf::open(path)?.ok_or(io::ErrorKind::InvalidData)?;
-        Ok((read(&elf)?, elf.build_id()))
-    });
-    let found = libraries.iter().zip(found);
-    let found = found.map(|(library, found): (_, io::Result<_>)| {
-        let (found, build_id) = found?;
-        library.is_read(build_id.as_deref(), memory)?;
-        Ok(found)
-    });
-    found.collect()
-}
-
-impl ScannedLibrary {
-    /// What was read at the path may not be what was loaded from there. `build_id`: that of the file that was read.
-    ///
-    /// # Errors
-    /// It is another library.
-    fn is_read(&self, build_id: Option<&[u8]>, memory: &dyn FileMemory) -> io::Result<()> {
-        let identity = match build_id {
-            Some(build_id) if self.identity == build_id_value(build_id) => return Ok(()),
-            _ => content_value(&memory.digest(&self.path)?),
-        };
-        match identity == self.identity {
-            true => Ok(()),
-            false => Err(io::Error::other("it was replaced since it was loaded")),
-        }
-    }
-}
-
 #[derive(Default)]
 struct Gathered {
     names: Vec<Packed>,
     recent: Vec<u64>,
     /// The number of names after duplicates were last removed.
     distinct: usize,
-}
-
-/// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources.
-const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
-
-/// Calls the function with each text in the data of a library behind which a name may end. Only its last [`LENGTH`] bytes count.
-///
-/// # Errors
-/// The library cannot be read, or the function fails.
-pub(super) fn each_text(
-    elf: &Elf,
-    mut each: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let sections = elf.sections()?;
-    let data = elf.data(&sections);
-    let comment = elf.comment(&sections);
-    let mut is_of_rust = memmem::find(&comment, b"rustc version").is_some();
-    let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
-    elf.each_chunk(&data, LENGTH, |chunk, new| {
-        is_of_rust |= backtrace.find(chunk).is_some() || sources.find(chunk).is_some();
-        each_end(chunk, new, |end| each(&chunk[..end]))
-    })?;
-    if !is_of_rust {
-        return Ok(());
-    }
-    let is_in_rust = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    elf.each_chunk(&data, LENGTH, |chunk, new| {
-        let before = chunk[..new].iter().rev();
-        let mut length = before.take_while(|byte| is_in_rust(**byte)).count();
-        for end in new..chunk.len() {
-            if !is_in_rust(chunk[end]) {
-                length = 0;
-                continue;
-            }
-            length += 1;
-            if length >= MIN_LENGTH {
-                each(&chunk[end + 1 - length.min(LENGTH)..=end])?;
-            }
-        }
-        Ok(())
-    })
 }
 
 impl Gathered {

@@ -21,9 +21,9 @@ use super::elf::Elf;
 use super::file_memory::{FileMemory, list_identity};
 use super::key_neutral::is_neutral;
 use super::loaded::Object;
-use super::names::{ScannedLibrary, read_each};
 use super::needed::needed_by;
 use super::real_paths::RealPaths;
+use super::scanned_library::{ScannedLibrary, read_parts};
 use super::search_path::{add_new, directory, of_file, with_subdirectories};
 use crate::key::ingredients::Ingredient;
 use crate::proc_file;
@@ -56,16 +56,15 @@ fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Fi
         true => Err(io::Error::from(io::ErrorKind::InvalidData)),
         false => Ok(()),
     };
-    let of_each = read_each(libraries, memory, |elf| {
+    let of_each = read_parts(libraries, memory, |part| {
         let mut names = FileNames::new();
-        let data = elf.data(&elf.sections()?);
-        elf.each_chunk(&data, 2 * MAX_LENGTH, |chunk, _| {
+        part.each_chunk(2 * MAX_LENGTH, |chunk, _| {
             add_names(chunk, &mut names);
             check(&names)
         })?;
         Ok(names)
     })?;
-    let names: FileNames = of_each.into_iter().flatten().collect();
+    let names: FileNames = of_each.into_iter().flat_map(|(_, names)| names).collect();
     check(&names)?;
     let listed: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     memory.remember_facts(

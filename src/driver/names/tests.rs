@@ -1,8 +1,9 @@
 //! What is a name and what is not, and that a damaged file never hides one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::driver::content_value;
 use crate::key::ingredients::sha256;
 
 /// Remembers in a directory.

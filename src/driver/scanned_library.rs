@@ -1,0 +1,244 @@
+//! The libraries of a driver whose data is searched for texts: what they are, and how they are read.
+//!
+//! Most of the data of a driver is often in one library, 43 of 60 MB in rusticl's LLVM, so each is read in parts, on several threads at
+//! once.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::elf::Elf;
+use super::file_memory::FileMemory;
+use super::identity::{build_id_value, content_value};
+use super::loaded::Object;
+use crate::parallel_files;
+
+/// How many bytes of a file have a part of their own. To begin a part costs 0.1 ms.
+const PART: u64 = 16 << 20;
+
+/// A library or program of a driver, whose data is searched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ScannedLibrary {
+    /// Its build-id or content, as in a key.
+    pub identity: Vec<u8>,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+impl ScannedLibrary {
+    /// A library that is loaded.
+    ///
+    /// # Errors
+    /// It has no build-id, and its file cannot be read.
+    pub fn of(
+        object: &Object,
+        identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+    ) -> io::Result<ScannedLibrary> {
+        let Some(build_id) = &object.build_id else {
+            return ScannedLibrary::of_file(&object.path, identity);
+        };
+        Ok(ScannedLibrary {
+            identity: build_id_value(build_id),
+            path: object.path.clone(),
+        })
+    }
+
+    /// A library or program in a file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_file(
+        path: &Path,
+        identity: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+    ) -> io::Result<ScannedLibrary> {
+        Ok(ScannedLibrary {
+            identity: identity(path)?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl ScannedLibrary {
+    /// What was read at the path may not be what was loaded from there. `build_id`: that of the file that was read.
+    ///
+    /// # Errors
+    /// It is another library.
+    pub(super) fn is_read(
+        &self,
+        build_id: Option<&[u8]>,
+        memory: &dyn FileMemory,
+    ) -> io::Result<()> {
+        let identity = match build_id {
+            Some(build_id) if self.identity == build_id_value(build_id) => return Ok(()),
+            _ => content_value(&memory.digest(&self.path)?),
+        };
+        match identity == self.identity {
+            true => Ok(()),
+            false => Err(io::Error::other("it was replaced since it was loaded")),
+        }
+    }
+}
+
+/// A part of the data of a library.
+pub(super) struct Part {
+    pub elf: Elf,
+    /// Where it is in the file, and how many bytes of the same data lie before it.
+    pieces: Vec<(Range<u64>, u64)>,
+}
+
+/// Which part of a library.
+struct PartOf<'a> {
+    library: &'a ScannedLibrary,
+    number: u64,
+    parts: u64,
+}
+
+impl PartOf<'_> {
+    /// # Errors
+    /// The library cannot be read, or is no ELF file.
+    fn open(&self) -> io::Result<Part> {
+        let elf = Elf::open(&self.library.path)?.ok_or(io::ErrorKind::InvalidData)?;
+        let data = elf.data(&elf.sections()?)?;
+        let pieces = cut(&data, self.number, self.parts);
+        Ok(Part { elf, pieces })
+    }
+}
+
+/// A part of this number of these places, which have equal lengths, and how much lies before each piece of it in its own place.
+fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<(Range<u64>, u64)> {
+    let length = |place: &Range<u64>| place.end.saturating_sub(place.start);
+    let total = places.iter().map(length).fold(0, u64::saturating_add);
+    let share = total.div_ceil(parts);
+    let mut first = number.saturating_mul(share);
+    let mut left = share;
+    let mut pieces = Vec::new();
+    for place in places {
+        let length = length(place);
+        let taken = length.saturating_sub(first).min(left);
+        if taken > 0 {
+            let start = place.start + first;
+            pieces.push((start..start + taken, first));
+        }
+        first = first.saturating_sub(length);
+        left -= taken;
+    }
+    pieces
+}
+
+impl Part {
+    /// Calls the function for all data, some of it at a time, behind up to `overlap` bytes of what lies before: new bytes begin at the
+    /// number. What it is called with does not depend on how a library is parted, but for where it is called.
+    ///
+    /// # Errors
+    /// The library cannot be read, or the function fails.
+    pub fn each_chunk(
+        &self,
+        overlap: usize,
+        mut each: impl FnMut(&[u8], usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for (place, before) in &self.pieces {
+            let mut known = overlap.min(usize::try_from(*before).unwrap_or(overlap));
+            let place = place.start - known as u64..place.end;
+            self.elf.each_chunk(&[place], overlap, |chunk, new| {
+                each(chunk, new.max(std::mem::take(&mut known)))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What the function finds in each part of these libraries, library by library.
+///
+/// # Errors
+/// A library cannot be read, is no ELF file or was replaced, or the function fails.
+pub(super) fn read_parts<'a, R: Send + Sync>(
+    libraries: &'a [ScannedLibrary],
+    memory: &dyn FileMemory,
+    read: impl Fn(&Part) -> io::Result<R> + Sync,
+) -> io::Result<Vec<(&'a ScannedLibrary, R)>> {
+    let parts_of = |library: &'a ScannedLibrary| {
+        let parts = parallel_files::size(&library.path).div_ceil(PART).max(1);
+        (0..parts).map(move |number| PartOf {
+            library,
+            number,
+            parts,
+        })
+    };
+    let parts: Vec<PartOf> = libraries.iter().flat_map(parts_of).collect();
+    let size = |part: &PartOf| parallel_files::size(&part.library.path) / part.parts;
+    let found = parallel_files::map(&parts, size, |part| {
+        let part = part.open()?;
+        Ok((read(&part)?, part.elf.build_id()))
+    });
+    let found = parts.iter().zip(found);
+    let found = found.map(|(part, found): (_, io::Result<_>)| {
+        let (found, build_id) = found?;
+        part.library.is_read(build_id.as_deref(), memory)?;
+        Ok((part.library, found))
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_data_are_all_of_it_once() {
+        let places = [10..10, 100..107, 200..201, 300..320];
+        for parts in 1..40 {
+            let cuts = (0..parts).flat_map(|number| cut(&places, number, parts));
+            let mut bytes = Vec::new();
+            for (piece, before) in cuts {
+                let place = places.iter().find(|place| place.contains(&piece.start));
+                assert_eq!(piece.start - before, place.expect("a place").start);
+                bytes.extend(piece);
+            }
+            let all: Vec<u64> = places.iter().cloned().flatten().collect();
+            assert_eq!(bytes, all, "{parts}");
+        }
+        assert!(cut(&[], 0, 1).is_empty());
+    }
+
+    /// A part begins behind what a text that ends in it may need of the part before.
+    #[test]
+    fn what_lies_before_each_byte_is_the_same_however_a_library_is_parted() {
+        const OVERLAP: usize = 24;
+        let library = ScannedLibrary {
+            identity: Vec::new(),
+            path: std::env::current_exe().expect("a path"),
+        };
+        let read = |parts| {
+            let (mut all, mut begins) = (Vec::new(), Vec::new());
+            for number in 0..parts {
+                let library = &library;
+                let part = PartOf {
+                    library,
+                    number,
+                    parts,
+                };
+                let part = part.open().expect("a library");
+                let chunk = |chunk: &[u8], new: usize| {
+                    if new == 0 {
+                        begins.push(all.len());
+                    }
+                    // There is less only where a section begins.
+                    let begin = begins.last().expect("a section");
+                    assert_eq!(new, OVERLAP.min(all.len() - begin), "{number} of {parts}");
+                    assert!(all.ends_with(&chunk[..new]), "{number} of {parts}");
+                    all.extend(&chunk[new..]);
+                    Ok(())
+                };
+                part.each_chunk(OVERLAP, chunk).expect("read");
+            }
+            (all, begins)
+        };
+        let whole = read(1);
+        assert!(whole.1.len() > 1);
+        for parts in [2, 3, 64] {
+            assert!(read(parts) == whole, "{parts}");
+        }
+    }
+}
