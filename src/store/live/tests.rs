@@ -339,3 +339,19 @@ fn live_directories_of_caches_that_are_gone_are_removed_after_a_day() {
     remove_files(&directory);
     assert!(listed(&gone).is_empty());
 }
+
+#[test]
+fn few_of_many_live_directories_are_looked_at_and_each_by_some() {
+    let names: Vec<String> = (0..100).map(|name: u32| name.to_string()).collect();
+    for few in [0, 1, 3] {
+        assert_eq!(some_of(&names[..few], 7).count(), few);
+    }
+    let mut times = [0; 100];
+    for number in 0..200 {
+        let chosen: Vec<&String> = some_of(&names, number).collect();
+        for name in chosen {
+            times[name.parse::<usize>().expect("a number")] += 1;
+        }
+    }
+    assert_eq!(times, [2 * LOOKED_AT; 100]);
+}
