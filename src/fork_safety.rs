@@ -4,7 +4,11 @@
 //! its data half changed. So all locks of this library are of these types. A thread is counted from the moment it wants a lock
 //! until it gives the lock back. Before each fork, a handler of pthread_atfork waits until no thread is counted, and threads that
 //! come meanwhile wait for the fork. So no lock is held across a fork, and the child only resets two counts. Threads that wait for
-//! a lock are counted as well: otherwise a fork could copy parking_lot's queues with threads that do not exist in the child.
+//! a lock are counted as well: otherwise a child could have a lock that threads wait for which do not exist there.
+//!
+//! The locks have no data of their own for each thread that waits, as those of parking_lot have. The first use of such data registers a
+//! destructor, for which a thread waits beside a library's constructor (see `linker_lock`; measured: of 16 threads that built there,
+//! some hung for ever).
 //!
 //! The same holds for calls that take a lock of the C library ([`without_forks`]).
 //!
@@ -163,7 +167,7 @@ macro_rules! guards {
         $(#[$doc])*
         pub struct $name<'a, T> {
             // Given back before this thread stops being counted.
-            guard: parking_lot::$inner<'a, T>,
+            guard: rustix_futex_sync::$inner<'a, T>,
             _inside: Inside,
         }
 
@@ -200,12 +204,12 @@ impl<T> DerefMut for WriteGuard<'_, T> {
 
 /// A lock for one thread at a time.
 #[derive(Default)]
-pub struct Mutex<T>(parking_lot::Mutex<T>);
+pub struct Mutex<T>(rustix_futex_sync::Mutex<T>);
 
 impl<T> Mutex<T> {
     /// An unlocked lock.
     pub const fn new(value: T) -> Self {
-        Self(parking_lot::Mutex::new(value))
+        Self(rustix_futex_sync::Mutex::new(value))
     }
 
     /// Locks it. Waits for other threads.
@@ -229,12 +233,12 @@ impl<T> Mutex<T> {
 
 /// A lock for many readers or one writer.
 #[derive(Default)]
-pub struct RwLock<T>(parking_lot::RwLock<T>);
+pub struct RwLock<T>(rustix_futex_sync::RwLock<T>);
 
 impl<T> RwLock<T> {
     /// An unlocked lock.
     pub const fn new(value: T) -> Self {
-        Self(parking_lot::RwLock::new(value))
+        Self(rustix_futex_sync::RwLock::new(value))
     }
 
     /// Locks it for reading. Waits for a writer.

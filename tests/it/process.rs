@@ -278,7 +278,7 @@ fn a_constructor_may_wait_for_a_thread_that_builds_or_makes_kernels() {
     let plugin = example("libplugin.so");
     for driver in [Driver::Stub, Driver::Rusticl] {
         // The library is opened three times.
-        for (does, bypassed) in [("build", 3), ("kernel", 0)] {
+        for (does, bypassed) in [("build", 3), ("kernel", 0), ("kernels", 0)] {
             let Some(sandbox) = Sandbox::new(driver) else {
                 continue;
             };

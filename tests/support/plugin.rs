@@ -1,5 +1,6 @@
 //! A library that uses OpenCL in its constructor, and closes the loader again before the constructor ends. With `PLUGIN_THREAD` in the
-//! environment it builds and makes kernels (`build`), or only makes kernels (`kernel`), in a thread, for which the constructor waits.
+//! environment it builds and makes kernels (`build`), or only makes kernels (`kernel`), in a thread, for which the constructor waits; or it
+//! makes kernels in many threads at once (`kernels`).
 //!
 //! It prints what it has got, as `client` does: nothing that differs from run to run.
 
@@ -16,6 +17,10 @@ use opencl_sys::cl_function_types::*;
 use opencl_sys::*;
 
 const SOURCE: &CStr = c"__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
+
+/// How many threads make how many kernels each.
+const THREADS: usize = 32;
+const KERNELS: usize = 50;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -75,6 +80,13 @@ fn used() -> Result<String, &'static str> {
     let (build, (kernel, code)) = match std::env::var("PLUGIN_THREAD").as_deref() {
         Ok("build") => in_thread(move || (build(), create_kernel())).ok_or("thread")?,
         Ok("kernel") => (build(), in_thread(create_kernel).ok_or("thread")?),
+        Ok("kernels") => {
+            let built = build();
+            let create_some = || (0..KERNELS).all(|_| create_kernel().1 == CL_SUCCESS);
+            let created = in_threads(vec![create_some; THREADS]).ok_or("threads")?;
+            assert_eq!(created, [true; THREADS]);
+            (built, create_kernel())
+        }
         _ => (build(), create_kernel()),
     };
     let kernel = kernel as *mut c_void;
@@ -89,21 +101,33 @@ fn used() -> Result<String, &'static str> {
 /// Runs a function in a plain thread: one of the standard library's would wait for the dynamic linker, which notes the destructors of
 /// its thread-local variables.
 fn in_thread<T, F: FnOnce() -> T>(run: F) -> Option<T> {
+    in_threads(vec![run])?.pop()
+}
+
+/// Runs each function in a plain thread, all at once.
+fn in_threads<T, F: FnOnce() -> T>(run: Vec<F>) -> Option<Vec<T>> {
     extern "C" fn begin<T, F: FnOnce() -> T>(work: *mut c_void) -> *mut c_void {
         // SAFETY: the caller's, which waits for this thread and looks at nothing meanwhile.
         let (run, done) = unsafe { &mut *work.cast::<(Option<F>, Option<T>)>() };
         *done = run.take().map(|run| run());
         ptr::null_mut()
     }
-    let mut work = (Some(run), None);
-    // SAFETY: the thread has ended before its work is gone.
-    unsafe {
-        let mut thread = std::mem::zeroed();
-        let place = (&raw mut work).cast();
-        if libc::pthread_create(&mut thread, ptr::null(), begin::<T, F>, place) != 0 {
-            return None;
+    let mut work: Vec<(Option<F>, Option<T>)> =
+        run.into_iter().map(|run| (Some(run), None)).collect();
+    let mut threads = Vec::new();
+    for one in &mut work {
+        // SAFETY: the thread has ended before its work is gone, see below.
+        unsafe {
+            let mut thread = std::mem::zeroed();
+            let place = ptr::from_mut(one).cast();
+            if libc::pthread_create(&mut thread, ptr::null(), begin::<T, F>, place) == 0 {
+                threads.push(thread);
+            }
         }
-        libc::pthread_join(thread, ptr::null_mut());
     }
-    work.1
+    for thread in threads {
+        // SAFETY: a thread of ours, waited for once.
+        unsafe { libc::pthread_join(thread, ptr::null_mut()) };
+    }
+    work.into_iter().map(|(_, done)| done).collect()
 }
