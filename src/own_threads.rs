@@ -14,7 +14,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use rustix::thread::gettid;
 use crate::fork_generation::generation;
 use crate::fork_safety::{Mutex, Signal};
 use crate::reserve::has_room;
-use crate::{proc_file, task_limit};
+use crate::{linker_lock, proc_file, task_limit};
 
 /// How long a thread that waits sleeps before it looks again, should it not be woken.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -36,8 +36,12 @@ const OWN_DATA: usize = 1 << 20;
 /// Starts a thread that handles no signals, with a stack of this size for itself.
 ///
 /// # Errors
-/// There can be no more threads.
+/// There can be no more threads, or none is started beside a library's constructor: the standard library registers a destructor then
+/// (see `linker_lock`).
 pub fn start(stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    if linker_lock::is_busy_for_long() {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
     let size = stack.saturating_add(taken_by_c_library());
     if !has_room(size.saturating_add(OWN_DATA)) {
         return Err(io::ErrorKind::OutOfMemory.into());
@@ -50,24 +54,39 @@ pub fn start(stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<Jo
     started.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))
 }
 
+/// What [`taken_by_c_library`] has found out, and [`UNKNOWN`] before.
+static TAKEN_BY_C_LIBRARY: AtomicUsize = AtomicUsize::new(UNKNOWN);
+const UNKNOWN: usize = usize::MAX;
+
+/// Asks the C library what a thread needs, where the dynamic linker may be called: later it may not, see `linker_lock`.
+pub fn prepare() {
+    taken_by_c_library();
+}
+
 /// How much of a thread's stack the C library takes: the thread-local variables of the libraries that the program was started with, which
 /// may be megabytes (measured: without this, a thread ended the process).
 fn taken_by_c_library() -> usize {
+    let known = TAKEN_BY_C_LIBRARY.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known;
+    }
     // SAFETY: only the address is taken. glibc's function tells the size; other C libraries put nothing there and have no such function.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
-    if function.is_null() {
-        return 0;
-    }
-    // SAFETY: the type that glibc and the standard library have for it (std::sys::thread::unix). It reads its argument at most.
-    unsafe {
-        let tell: unsafe extern "C" fn(*const libc::pthread_attr_t) -> libc::size_t =
-            std::mem::transmute(function);
-        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
-        libc::pthread_attr_init(&mut attributes);
-        let size = tell(&attributes);
-        libc::pthread_attr_destroy(&mut attributes);
-        size
-    }
+    let taken = match function.is_null() {
+        true => 0,
+        // SAFETY: the type that glibc and the standard library have for it (std::sys::thread::unix). It reads its argument at most.
+        false => unsafe {
+            let tell: unsafe extern "C" fn(*const libc::pthread_attr_t) -> libc::size_t =
+                std::mem::transmute(function);
+            let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+            libc::pthread_attr_init(&mut attributes);
+            let size = tell(&attributes);
+            libc::pthread_attr_destroy(&mut attributes);
+            size
+        },
+    };
+    TAKEN_BY_C_LIBRARY.store(taken, Ordering::Relaxed);
+    taken
 }
 
 /// What a function that runs on another thread is going to return.

@@ -41,6 +41,7 @@ use super::profile::DriverFiles;
 use super::{Driver, linker_state, process_variables};
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind};
+use crate::linker_lock;
 use crate::outcome::Bypass;
 pub(super) use scopes::Scope;
 use scopes::{Scopes, proven_content};
@@ -75,10 +76,11 @@ impl Driver {
         }
         // Without the lock, since the dynamic linker is asked.
         let started = std::time::Instant::now();
-        let answer = match moment {
+        let answer = linker_lock::complete(|| match moment {
             Some(moment) => self.find_bindings(&moment.loaded.objects, memory),
             None => self.find_bindings(&loaded::objects(), memory),
-        };
+        });
+        let answer = answer.ok_or(Bypass::OpeningLibrary)?;
         tracing::debug!(
             us = started.elapsed().as_micros(),
             "looked up which functions answer the driver"
@@ -89,7 +91,8 @@ impl Driver {
 
     /// Whether the same functions still answer: slots are bound at the first call, and tools write to them.
     pub(super) fn has_bindings(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
-        let Ok(now) = self.find_bindings(&loaded::objects(), memory) else {
+        let now = || self.find_bindings(&loaded::objects(), memory);
+        let Some(Ok(now)) = linker_lock::complete(now) else {
             return false;
         };
         let then = ingredients.iter().filter(|one| one.kind == Kind::Functions);

@@ -31,6 +31,7 @@ use super::scanned_library::ScannedLibrary;
 use crate::file_fingerprint::{FileFingerprint, FileId};
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind};
+use crate::linker_lock;
 
 /// How long a look at the driver's files is trusted: a new look costs as much as a key. A hit may thus be served as if it came this
 /// much earlier. Nothing is stored without a new look.
@@ -246,7 +247,8 @@ impl Driver {
                     }
                 };
                 // Without a lock, since hashing can take a second. Two threads get the same result.
-                let taken = match self.take_identity(loaded, memory) {
+                let taken = linker_lock::complete(|| self.take_identity(loaded, memory));
+                let taken = match taken? {
                     Err(Unidentified::ForNow)
                         if self.looks.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS =>
                     {

@@ -73,6 +73,7 @@ use crate::cl::Platform;
 use crate::cl::dispatch::{DispatchTable, Slot};
 use crate::fork_safety::Mutex;
 use crate::linker_lock;
+use crate::own_threads;
 pub use application::Application;
 use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
@@ -109,9 +110,11 @@ pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Reads and keeps the variables with which the process was started, and finds the linker's lock, before a driver is opened by us (20 us).
+/// Reads and keeps the variables with which the process was started, and asks the dynamic linker what it may not be asked later, before a
+/// driver is opened by us (20 us).
 pub fn remember_start() {
     linker_lock::prepare();
+    own_threads::prepare();
     // If they cannot be read, the first key tries again.
     let _ = process_variables::at_start();
 }

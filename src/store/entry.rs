@@ -17,7 +17,6 @@
 //! compressed, so that a hit costs one read and one pass for the checksum. No hit needs the recipe, so it is decompressed only
 //! when somebody asks for it.
 
-use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 
@@ -26,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use zstd::zstd_safe::{CCtx, DCtx, compress_bound, get_frame_content_size};
 
 use super::recipe::{StoredRecipe, Text};
+use crate::fork_safety::Mutex;
 use crate::framing::{CHECKSUM, seal, to_postcard, unseal};
 use crate::key::ingredients::{Ingredient, Key};
 
@@ -385,10 +385,9 @@ pub(super) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(compressed)
 }
 
-thread_local! {
-    /// One for each thread: creating one takes longer than decompressing the metadata of most entries.
-    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
-}
+/// Kept for the next: creating one takes longer than decompressing the metadata of most entries. One for each thread would have a
+/// destructor, which the dynamic linker notes (see `linker_lock`).
+static DECOMPRESSOR: Mutex<Option<DCtx<'static>>> = Mutex::new(None);
 
 /// Decompresses the result of [`compress`].
 ///
@@ -400,23 +399,17 @@ pub(super) fn decompress(compressed: &[u8]) -> io::Result<Vec<u8>> {
     let size = size.filter(|size| *size <= MAX_TEXT_BYTES);
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size.ok_or(io::ErrorKind::InvalidData)?)?;
-    let mut decompress_with = |decompressor: &mut DCtx<'static>| {
-        let written = decompressor.decompress(&mut bytes, compressed);
-        written.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    // Another thread may have it, or a handler of a signal may have interrupted this one here.
+    let kept = DECOMPRESSOR.try_lock().and_then(|mut kept| kept.take());
+    let mut decompressor = match kept.or_else(DCtx::try_create) {
+        Some(decompressor) => decompressor,
+        None => return Err(io::ErrorKind::OutOfMemory.into()),
     };
-    let create = || DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory);
-    // Handlers of atexit build, when thread-local variables may be gone; handlers of signals build, when they may be in use.
-    let kept = DECOMPRESSOR.try_with(|decompressor| {
-        let mut decompressor = decompressor.try_borrow_mut().ok()?;
-        if decompressor.is_none() {
-            *decompressor = create().ok();
-        }
-        decompressor.as_mut().map(&mut decompress_with)
-    });
-    match kept {
-        Ok(Some(decompressed)) => decompressed?,
-        _ => decompress_with(&mut create()?)?,
-    };
+    let written = decompressor.decompress(&mut bytes, compressed);
+    if let Some(mut kept) = DECOMPRESSOR.try_lock() {
+        *kept = Some(decompressor);
+    }
+    written.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(bytes)
 }
 

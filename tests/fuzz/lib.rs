@@ -9,6 +9,8 @@ pub mod fallible;
 pub mod file_fingerprint;
 #[path = "../../src/filesystem.rs"]
 pub mod filesystem;
+#[path = "../../src/fork_safety.rs"]
+pub mod fork_safety;
 #[path = "../../src/framing.rs"]
 pub mod framing;
 #[path = "../../src/host.rs"]

@@ -187,11 +187,12 @@ pub(super) fn proven_content(
     Some(content_value(&content?))
 }
 
-/// A handle of the dynamic linker. It loads nothing, and is closed when dropped.
+/// A handle of the dynamic linker. It loads nothing, and is closed when dropped, unless the linker is busy for long. Whoever keeps what
+/// was found asks with [`linker_lock::complete`].
 pub(in crate::driver) struct Scope(*mut c_void);
 
 impl Scope {
-    /// The scope of a library, or of all libraries.
+    /// The scope of a library, or of all libraries. None: there is none, or the linker is busy for long.
     pub(in crate::driver) fn open(path: Option<&Path>) -> Option<Scope> {
         if linker_lock::is_busy_for_long() {
             return None;
@@ -210,7 +211,11 @@ impl Scope {
         self.0
     }
 
+    /// The address behind a name. None: there is none, or the linker is busy for long.
     pub(in crate::driver) fn find(&self, name: &CStr, version: Option<&CStr>) -> Option<usize> {
+        if linker_lock::is_busy_for_long() {
+            return None;
+        }
         // SAFETY: a handle that is open and C strings. Where the function has variants, the library's own code chooses one, as
         // it has for the driver.
         let found = fork_safety::without_forks(|| unsafe {
@@ -226,6 +231,9 @@ impl Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
+        if linker_lock::is_busy_for_long() {
+            return;
+        }
         // SAFETY: the handle is open, and nobody else has it. The driver's own keep the library. The message of a function
         // that was not found is not the application's.
         unsafe {
