@@ -160,11 +160,11 @@ pub fn at_end() {
 /// Runs first in a forked child.
 pub fn forked() {
     shadow::forked();
-    for store in CACHE
-        .get()
-        .into_iter()
-        .flat_map(|cache| cache.opened.stores())
-    {
+    let Some(cache) = CACHE.get() else {
+        return;
+    };
+    cache.measures.forked();
+    for store in cache.opened.stores() {
         store.forked();
     }
 }

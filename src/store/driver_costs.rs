@@ -260,6 +260,18 @@ impl CostMemory {
         }
     }
 
+    /// Runs first in a forked child: what its parent has measured is the parent's to write.
+    pub fn forked(&self) {
+        let Some(mut drivers) = self.drivers.try_lock() else {
+            return;
+        };
+        for known in drivers.iter_mut() {
+            known.fresh = Default::default();
+            known.counts = [0; 2];
+            known.is_due = false;
+        }
+    }
+
     /// Makes room for the measurements of a driver, if this process has not done so.
     fn know(&self, driver: usize, new: impl FnOnce() -> Option<DriverCosts>) -> Option<()> {
         let is_known = |drivers: &[Known]| drivers.iter().any(|known| known.driver == driver);

@@ -168,6 +168,21 @@ fn hits_write_nothing_and_the_end_of_a_process_only_until_enough_is_known() {
     assert_eq!(process_with(60), 0);
 }
 
+#[test]
+fn what_was_measured_before_a_fork_is_counted_once() {
+    let (_directory, store) = store();
+    let times = CostTimes::of(100 * MS, 98 * MS);
+    let measures = CostMemory::default();
+    measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, times);
+    // As in the child, which has the memory of its parent.
+    measures.forked();
+    measures.at_end(&store);
+    assert_eq!(list(&store), []);
+    measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, times);
+    measures.at_end(&store);
+    assert_eq!(list(&store)[0].loaded.count, 1);
+}
+
 /// A process that has read the file before the doctor writes it, and measures afterwards, loses nothing of it.
 #[test]
 fn what_the_doctor_measured_outlives_measurements_of_builds() {
