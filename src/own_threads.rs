@@ -222,6 +222,31 @@ fn without_signals(run: impl FnOnce()) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
 }
 
+/// How many [`DriverAtWork`] there are.
+static IN_DRIVERS: AtomicUsize = AtomicUsize::new(0);
+
+/// While it lives, a driver compiles beside threads of ours.
+pub struct DriverAtWork(());
+
+impl DriverAtWork {
+    /// From now on.
+    pub fn begin() -> DriverAtWork {
+        IN_DRIVERS.fetch_add(1, Ordering::Relaxed);
+        DriverAtWork(())
+    }
+
+    /// How many there are.
+    pub fn count() -> usize {
+        IN_DRIVERS.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for DriverAtWork {
+    fn drop(&mut self) {
+        IN_DRIVERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// How many threads, of at most so many, would have a processor beside the caller, and may be started.
 pub fn useful(most: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -239,6 +264,12 @@ pub fn useful(most: usize) -> usize {
         _ if is_refused() => 0,
         useful => useful,
     }
+}
+
+/// The same, beside drivers at work.
+pub fn useful_beside_drivers(most: usize) -> usize {
+    let at_work = DriverAtWork::count();
+    useful(most.saturating_add(at_work)).saturating_sub(at_work)
 }
 
 /// Whether all memory is locked that this process gets from now on (MCL_FUTURE of mlockall(2)). Nothing tells that but a new page.

@@ -3,8 +3,9 @@
 //! The files of a driver have up to 330 MB, and the first process with an empty cache directory reads them all before its first
 //! build (measured: 0.1 to 0.25 s on one thread).
 //!
-//! There are no threads for little data, and they end with the call. The calling thread reads as well, and waits only for threads that have begun. A thread may not begin for long: it needs the
-//! dynamic linker's lock, which the caller holds if it is called from a library's constructor.
+//! There are no threads for little data, and they end with the call. The calling thread reads as well, and waits only for threads that
+//! have begun. A thread may not begin for long: it needs the dynamic linker's lock, which the caller holds if it is called from a
+//! library's constructor.
 
 #![allow(unsafe_code)] // lends a reference to the threads
 
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 use crate::fork_generation::generation;
 use crate::fork_safety::Signal;
-use crate::own_threads::{self, LOOK_AGAIN};
+use crate::own_threads::{self, DriverAtWork, LOOK_AGAIN};
 
 /// More threads would wait for the memory.
 const MAX_THREADS: usize = 8;
@@ -33,21 +34,22 @@ pub fn map<T: Sync, R: Send + Sync>(
     read: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
     let sizes: Vec<u64> = files.iter().map(size).collect();
-    let helpers = match sizes.iter().sum::<u64>() < MIN_BYTES || files.len() < 2 {
-        true => 0,
-        false => own_threads::useful(MAX_THREADS - 1).min(files.len() - 1),
-    };
-    if helpers == 0 {
+    if sizes.iter().sum::<u64>() < MIN_BYTES || files.len() < 2 {
         return files.iter().map(read).collect();
     }
+    let most = (MAX_THREADS - 1).min(files.len() - 1);
     // The largest first, so that none is left for the end.
     let mut order: Vec<usize> = (0..files.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(sizes[*index]));
     let results: Vec<OnceLock<R>> = files.iter().map(|_| OnceLock::new()).collect();
-    with_helpers(helpers, order.len(), &|turn| {
-        let index = order[turn];
-        let _ = results[index].set(read(&files[index]));
-    });
+    with_helpers(
+        &|| own_threads::useful_beside_drivers(most),
+        order.len(),
+        &|turn| {
+            let index = order[turn];
+            let _ = results[index].set(read(&files[index]));
+        },
+    );
     let results = results.into_iter().zip(files);
     let taken = results.map(|(result, file)| result.into_inner().unwrap_or_else(|| read(file)));
     taken.collect()
@@ -74,14 +76,14 @@ struct Shared {
 }
 
 impl Shared {
-    fn take_turns(&self, turn: &(dyn Fn(usize) + Sync)) {
-        loop {
-            let next = self.next.fetch_add(1, Ordering::Relaxed);
-            if next >= self.turns {
-                return;
-            }
+    /// Takes the next turn; false: there is none.
+    fn take_turn(&self, turn: &(dyn Fn(usize) + Sync)) -> bool {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let is_there = next < self.turns;
+        if is_there {
             turn(next);
         }
+        is_there
     }
 }
 
@@ -92,8 +94,9 @@ struct Lent(*const (dyn Fn(usize) + Sync));
 unsafe impl Send for Lent {}
 
 /// Calls the function once with each number below `turns`, in the caller and in helpers. A turn whose function panics in a helper
-/// is lost.
-fn with_helpers(helpers: usize, turns: usize, turn: &(dyn Fn(usize) + Sync)) {
+/// is lost. `useful`: how many helpers have a processor. That is asked again when a driver has begun or ended to compile: a helper that
+/// takes its processor would make the program slower, and where the driver has ended, the program waits for us.
+fn with_helpers(useful: &dyn Fn() -> usize, turns: usize, turn: &(dyn Fn(usize) + Sync)) {
     let shared = Arc::new(Shared {
         next: AtomicUsize::new(0),
         turns,
@@ -106,12 +109,21 @@ fn with_helpers(helpers: usize, turns: usize, turn: &(dyn Fn(usize) + Sync)) {
     // that is zero, also if it panics: see `End`.
     let lent: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(turn) };
     let _end = End(&shared);
-    for _ in 0..helpers {
-        let (shared, lent) = (shared.clone(), Lent(lent));
-        // Without a thread, the caller does it all.
-        let _ = own_threads::start(STACK, move || help(&shared, lent));
+    let (mut started, mut at_work) = (0, None);
+    loop {
+        let now = DriverAtWork::count();
+        if at_work.replace(now) != Some(now) {
+            for _ in started..useful() {
+                let (shared, lent) = (shared.clone(), Lent(lent));
+                // Without a thread, the caller does it all.
+                let _ = own_threads::start(STACK, move || help(&shared, lent));
+                started += 1;
+            }
+        }
+        if !shared.take_turn(turn) {
+            return;
+        }
     }
-    shared.take_turns(turn);
 }
 
 /// What a helper does. The order of the two counters is Dekker's: either the caller sees the helper work and waits, or the helper sees
@@ -121,7 +133,7 @@ fn help(shared: &Shared, lent: Lent) {
     if !shared.is_over.load(Ordering::SeqCst) {
         // SAFETY: the caller waits until this helper is not counted any more, so what the function borrows is alive.
         let turn = unsafe { &*lent.0 };
-        let _ = catch_unwind(AssertUnwindSafe(|| shared.take_turns(turn)));
+        let _ = catch_unwind(AssertUnwindSafe(|| while shared.take_turn(turn) {}));
     }
     shared.working.fetch_sub(1, Ordering::SeqCst);
     shared.ended.notify();
@@ -157,7 +169,7 @@ mod tests {
     fn each_turn_is_taken_once_by_whoever_comes() {
         for helpers in [0, 1, 7] {
             let taken: Vec<AtomicU32> = (0..100).map(|_| AtomicU32::new(0)).collect();
-            with_helpers(helpers, taken.len(), &|turn| {
+            with_helpers(&|| helpers, taken.len(), &|turn| {
                 taken[turn].fetch_add(1, Ordering::Relaxed);
             });
             let taken = taken.iter().map(|count| count.load(Ordering::Relaxed));
@@ -199,7 +211,7 @@ mod tests {
             }
         };
         let is_child = AtomicBool::new(false);
-        with_helpers(1, 2, &|_| {
+        with_helpers(&|| 1, 2, &|_| {
             if thread::current().id() != caller {
                 has_begun.store(true, Ordering::SeqCst);
                 return until(&may_end);

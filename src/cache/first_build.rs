@@ -21,7 +21,7 @@ use crate::key::ingredients::Key;
 use crate::linker_lock;
 use crate::one_call;
 use crate::outcome::Bypass;
-use crate::own_threads::{self, Promise};
+use crate::own_threads::{self, DriverAtWork, Promise};
 use crate::shadow::{Origin, Ticket};
 use crate::store::Store;
 use crate::store::lock::{LockAttempt, LockGuard, Purpose};
@@ -40,6 +40,7 @@ pub(super) struct FirstBuild {
     planned: Promise<Planned>,
     /// The right to build the text.
     turn: BuildTurn,
+    at_work: DriverAtWork,
 }
 
 struct Planned {
@@ -85,7 +86,7 @@ impl Cache {
             return planned(turn);
         }
         match self.build_first(draft) {
-            Some((moment, planned)) => {
+            Some((moment, planned, at_work)) => {
                 tracing::debug!(
                     key_ns = nanoseconds(started.elapsed()),
                     "a first build: the driver is identified meanwhile"
@@ -95,6 +96,7 @@ impl Cache {
                     moment,
                     planned,
                     turn,
+                    at_work,
                 }))
             }
             None => planned(turn),
@@ -141,7 +143,10 @@ impl Cache {
     }
 
     /// Begins to identify the driver on a thread.
-    fn build_first(&'static self, draft: Draft) -> Option<(Arc<Moment>, Promise<Planned>)> {
+    fn build_first(
+        &'static self,
+        draft: Draft,
+    ) -> Option<(Arc<Moment>, Promise<Planned>, DriverAtWork)> {
         let has_room = || descriptors::has_room() && draft.has_room_and(MEMORY);
         if own_threads::useful(1) == 0 || !has_room() {
             return None;
@@ -170,8 +175,9 @@ impl Cache {
             loaded_changes();
             path_of(loaded_changes as *const () as usize);
         };
+        let at_work = DriverAtWork::begin();
         let planned = Promise::new(STACK, PATIENCE, first, plan)?;
-        Some((moment, planned))
+        Some((moment, planned, at_work))
     }
 }
 
@@ -179,6 +185,7 @@ impl FirstBuild {
     /// The plan of the build, when the driver has built, and the turn that ends with it.
     pub(super) fn end(self, cache: &Cache) -> (Result<Box<Plan>, Bypass>, BuildTurn) {
         let started = Instant::now();
+        drop(self.at_work);
         let may_wait = || !linker_lock::is_busy_for_long();
         // In a forked child there is no thread.
         let Some(Planned { plan, guard, took }) = self.planned.wait(may_wait) else {
