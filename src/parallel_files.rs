@@ -113,7 +113,8 @@ fn with_helpers(useful: &dyn Fn() -> usize, turns: usize, turn: &(dyn Fn(usize) 
     loop {
         let now = DriverAtWork::count();
         if at_work.replace(now) != Some(now) {
-            for _ in started..useful() {
+            let useful = useful();
+            while started < useful {
                 let (shared, lent) = (shared.clone(), Lent(lent));
                 // Without a thread, the caller does it all.
                 let _ = own_threads::start(STACK, move || help(&shared, lent));
