@@ -10,8 +10,8 @@ use std::path::Path;
 
 use object::elf::{
     DT_AUDIT, DT_AUXILIARY, DT_DEPAUDIT, DT_FILTER, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ,
-    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNSYM, SHT_NOBITS,
-    SHT_PROGBITS, SHT_RELA, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
+    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNSYM, SHT_INIT_ARRAY,
+    SHT_NOBITS, SHT_PREINIT_ARRAY, SHT_PROGBITS, SHT_RELA, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
 };
 
 use super::loaded;
@@ -251,8 +251,8 @@ impl Elf {
         Ok(data.map(|section| section.bytes.clone()).collect())
     }
 
-    /// Whether there is other code than what a C compiler puts into each library. That is short, can be called by no name, and calls
-    /// only functions that may be missing.
+    /// Whether there is other code than what a C compiler puts into each library. That is short, is no constructor but one of the
+    /// compiler's, can be called by no name, and calls only functions that may be missing.
     fn has_own_code(&self, sections: &[Section]) -> io::Result<bool> {
         let code = sections.iter().filter(|section| section.is_code());
         let length = |section: &Section| section.bytes.end - section.bytes.start;
@@ -260,6 +260,13 @@ impl Elf {
             0 => return Ok(false),
             1..=MAX_START_CODE => {}
             _ => return Ok(true),
+        }
+        let constructors = sections.iter().filter(|section| match section.kind {
+            kind if kind == SHT_INIT_ARRAY.0 => length(section) > size_of::<usize>() as u64,
+            kind => kind == SHT_PREINIT_ARRAY.0,
+        });
+        if constructors.count() > 0 {
+            return Ok(true);
         }
         let mut tables = sections
             .iter()
@@ -515,6 +522,10 @@ mod tests {
                 true,
             ),
             ("extern char **environ; char ***use = &environ;", true),
+            (
+                "int seen; __attribute__((constructor)) static void see(int c, char **v, char **e) { seen = **e; }",
+                true,
+            ),
         ] {
             let library = library_of(directory.path(), &[DATA, code].join("\n"), &[]);
             let elf = Elf::open(&library).expect("read").expect("a library");
