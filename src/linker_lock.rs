@@ -143,7 +143,7 @@ impl LinkerLock {
         let known = self.waiting.load(Ordering::Relaxed);
         let waiting = match self.holder() {
             Some(first) if first == known && !self.becomes_free() => return true,
-            Some(first) => self.waiting(first).unwrap_or(0),
+            Some(first) => self.find_waiting(first).unwrap_or(0),
             None => 0,
         };
         if waiting != known {
@@ -153,7 +153,7 @@ impl LinkerLock {
     }
 
     /// Who has the lock, if it does not become free before it is known that this thread waits, or has it for too long.
-    fn waiting(&self, mut holder: i32) -> Option<i32> {
+    fn find_waiting(&self, mut holder: i32) -> Option<i32> {
         let began = Instant::now();
         let (mut since, mut looks, mut sleeps) = (began, 0, 0);
         while !self.becomes_free() {
@@ -214,7 +214,7 @@ fn is_asleep(thread: i32) -> bool {
     let Ok(status) = proc_file::read(&format!("/proc/self/task/{thread}/stat")) else {
         return true;
     };
-    // The state follows the thread's name, which stands in parentheses. The name may contain parentheses, too.
+    // The state is behind the last closing parenthesis: before it stands the thread's name in parentheses, which may contain some itself.
     let name_end = status.iter().rposition(|byte| *byte == b')');
     let state = name_end.and_then(|end| status.get(end + 2));
     matches!(state, None | Some(b'S' | b'Z' | b'X'))

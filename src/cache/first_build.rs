@@ -2,7 +2,7 @@
 //!
 //! Nothing can be found in such a directory, and the driver's files have never been read, which took 0.1 to 0.25 s before a build that
 //! takes 0.03 to 0.5 s. In a container or a CI job each run may be such a first run. So a thread identifies the driver while that builds,
-//! from what was loaded when the build began. Measured on two processors: ten kernels took 1.04 to 1.05 times as long as bare, where they
+//! from what was loaded when the build began. Measured on two processors: ten kernels took 1.00 to 1.06 times as long as bare, where they
 //! had taken 1.11 to 1.41 times. The key is what it would have been before the build, if nothing has changed since: see
 //! [`crate::driver::moment`]. In doubt nothing is stored.
 //!

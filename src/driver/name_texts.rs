@@ -23,7 +23,7 @@ pub(super) struct Texts<'a> {
 
 /// Which texts these are.
 enum Kind<'a> {
-    /// Those before a NUL. Whoever reads them also learns whether they are Rust's.
+    /// Those before a NUL. Reading them sets `is_of_rust` if the library has Rust code.
     BeforeNul { is_of_rust: &'a Cell<bool> },
     /// Names of capitals.
     Capitals,

@@ -91,6 +91,8 @@ pub(super) struct Part {
 /// Which part of a library.
 struct PartOf<'a> {
     library: &'a ScannedLibrary,
+    /// How many bytes the file has.
+    bytes: u64,
     number: u64,
     parts: u64,
 }
@@ -106,7 +108,8 @@ impl PartOf<'_> {
     }
 }
 
-/// A part of this number of these places, which have equal lengths, and how much lies before each piece of it in its own place.
+/// The data at these places, cut into so many parts of equal length: the pieces of the part of this number, and how many bytes of its place
+/// lie before each.
 fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<(Range<u64>, u64)> {
     let length = |place: &Range<u64>| place.end.saturating_sub(place.start);
     let total = places.iter().map(length).fold(0, u64::saturating_add);
@@ -128,8 +131,8 @@ fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<(Range<u64>, u64)>
 }
 
 impl Part {
-    /// Calls the function for all data, some of it at a time, behind up to `overlap` bytes of what lies before: new bytes begin at the
-    /// number. What it is called with does not depend on how a library is parted, but for where it is called.
+    /// Calls the function with all data, a chunk at a time. A chunk begins with up to `overlap` bytes that lie before its new ones, which
+    /// begin at the number. Those bytes are the same however a library is parted.
     ///
     /// # Errors
     /// The library cannot be read, or the function fails.
@@ -159,15 +162,17 @@ pub(super) fn read_parts<'a, R: Send + Sync>(
     read: impl Fn(&Part) -> io::Result<R> + Sync,
 ) -> io::Result<Vec<(&'a ScannedLibrary, R)>> {
     let parts_of = |library: &'a ScannedLibrary| {
-        let parts = parallel_files::size(&library.path).div_ceil(PART).max(1);
+        let bytes = parallel_files::size(&library.path);
+        let parts = bytes.div_ceil(PART).max(1);
         (0..parts).map(move |number| PartOf {
             library,
+            bytes,
             number,
             parts,
         })
     };
     let parts: Vec<PartOf> = libraries.iter().flat_map(parts_of).collect();
-    let size = |part: &PartOf| parallel_files::size(&part.library.path) / part.parts;
+    let size = |part: &PartOf| part.bytes / part.parts;
     let found = parallel_files::map(&parts, size, |part| {
         let part = part.open()?;
         Ok((read(&part)?, part.elf.build_id()))
@@ -216,6 +221,7 @@ mod tests {
                 let library = &library;
                 let part = PartOf {
                     library,
+                    bytes: 0,
                     number,
                     parts,
                 };

@@ -187,8 +187,9 @@ pub(super) fn proven_content(
     Some(content_value(&content?))
 }
 
-/// A handle of the dynamic linker. It loads nothing, and is closed when dropped, unless the linker is busy for long. Whoever keeps what
-/// was found asks with [`linker_lock::complete`].
+/// A handle of the dynamic linker, which loads nothing. It is closed when it is dropped, or stays open if the linker is busy for long then.
+///
+/// While the linker is busy nothing is found, as if it were not there. So what is kept must be looked up in [`linker_lock::complete`].
 pub(in crate::driver) struct Scope(*mut c_void);
 
 impl Scope {
