@@ -60,11 +60,11 @@ impl CacheHandle {
         // Counters for `oclcache run` are written for a read-only cache, too: the command owns their directory.
         let run = std::env::var_os(RUN_VARIABLE).and_then(|path| run_directory(Path::new(&path)));
         let written = store.as_ref().filter(|_| !config.readonly());
-        let statistics = written.and_then(|store| store.create_statistics().ok());
+        let places = written.map(Store::counting_places);
         // A child that is forked after the run counts with all other processes.
-        let counts = !bake::is_baker() && (run.is_some() || statistics.is_some());
+        let counts = !bake::is_baker() && (run.is_some() || places.is_some());
         CacheHandle {
-            recorder: counts.then(|| Recorder::new(program_name(), run, statistics)),
+            recorder: counts.then(|| Recorder::new(program_name(), run, places)),
             store,
             is_put_off: false,
             again: OnceBox::new(),

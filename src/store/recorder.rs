@@ -28,8 +28,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::directory::Directory;
 use super::ownership::is_our_start;
 use super::stats::{
-    CounterEvent, DAY_MS, Labels, MAGIC, MAX_FOLDED, Program, ROW, ROWS, Statistics, WORDS, add,
-    own_name,
+    CounterEvent, CountingPlaces, DAY_MS, Labels, MAGIC, MAX_FOLDED, Program, ROW, ROWS, WORDS,
+    add, own_name,
 };
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
@@ -47,7 +47,7 @@ pub struct Recorder {
     of_misses: Option<ProcessCounters>,
 }
 
-/// In which directories of the statistics a file may be.
+/// In which directories a file may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Any,
@@ -59,7 +59,7 @@ enum Place {
 struct ProcessCounters {
     program: Program,
     run: Option<Directory>,
-    statistics: Option<Arc<Statistics>>,
+    places: Option<Arc<CountingPlaces>>,
     place: Place,
     // All is made without a lock, for which a child that is forked meanwhile would wait for ever: if two threads make it at once, one of
     // the two is dropped unused.
@@ -102,18 +102,17 @@ const WHOLE: u32 = 1 << ROWS;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 impl Recorder {
-    /// Counts into files in the directory of an `oclcache run`, or, if there is none, in those of the statistics. The first event
-    /// creates its file. `program` is the name of the running program.
-    pub fn new(program: &[u8], run: Option<Directory>, statistics: Option<Statistics>) -> Recorder {
-        let statistics = statistics.map(Arc::new);
+    /// Counts into files in the directory of an `oclcache run`, or, if there is none, in these places. The first event creates its file.
+    /// `program` is the name of the running program.
+    pub fn new(program: &[u8], run: Option<Directory>, places: Option<CountingPlaces>) -> Recorder {
+        let places = places.map(Arc::new);
         // A run is read when it ends.
-        let in_memory = |statistics: &Arc<Statistics>| statistics.directories().count() > 1;
-        let of_misses = (statistics.clone()).filter(|all| run.is_none() && in_memory(all));
+        let of_misses = (places.clone()).filter(|all| run.is_none() && all.has_memory());
         let place = of_misses.as_ref().map_or(Place::Any, |_| Place::Memory);
         let of_misses =
             of_misses.map(|all| ProcessCounters::new(program, None, Some(all), Place::Disk));
         Recorder {
-            usual: ProcessCounters::new(program, run, statistics, place),
+            usual: ProcessCounters::new(program, run, places, place),
             of_misses,
         }
     }
@@ -150,13 +149,13 @@ impl ProcessCounters {
     fn new(
         program: &[u8],
         run: Option<Directory>,
-        statistics: Option<Arc<Statistics>>,
+        places: Option<Arc<CountingPlaces>>,
         place: Place,
     ) -> ProcessCounters {
         ProcessCounters {
             program: Program::new(program),
             run,
-            statistics,
+            places,
             place,
             process: OnceBox::new(),
         }
@@ -190,13 +189,13 @@ impl ProcessCounters {
     }
 
     fn fold_sometimes(&self) {
-        if let Some(statistics) = &self.statistics
+        if let Some(places) = &self.places
             && let Some(directory) = self.directories().next()
             && directory.now_ms().is_multiple_of(FOLDS)
         {
             match self.place {
-                Place::Disk => statistics.fold_some(MAX_FOLDED),
-                Place::Any | Place::Memory => statistics.fold_some_in_memory(MAX_FOLDED),
+                Place::Disk => places.fold_some(MAX_FOLDED),
+                Place::Any | Place::Memory => places.fold_some_in_memory(MAX_FOLDED),
             }
         }
     }
@@ -238,7 +237,7 @@ impl ProcessCounters {
 
     /// The directories for the file, the preferred one first.
     fn directories(&self) -> impl Iterator<Item = &Directory> {
-        let all = self.statistics.iter().flat_map(|all| all.directories());
+        let all = self.places.iter().flat_map(|all| all.directories());
         // The last one is on the disk.
         let (skipped, taken) = match self.place {
             Place::Any => (0, usize::MAX),

@@ -20,6 +20,7 @@ mod counters;
 mod file;
 mod merge;
 mod owner;
+mod places;
 mod rows;
 
 use std::path::Path;
@@ -35,6 +36,7 @@ pub use file::{Labels, MAGIC, Program, ROW, ROWS, WORDS, add};
 pub use merge::{CountedRows, DAY_MS};
 use merge::{PassLimits, StatsMerge, TOTAL, counters, is_sum};
 use owner::{StatsView, is_name};
+pub use places::CountingPlaces;
 pub use rows::{BY_DAY, RowTag, Rows, date};
 
 /// Environment variable by which `oclcache run` tells its children where to write their counters.
@@ -103,12 +105,8 @@ impl Statistics {
         self.locks.try_lock(Purpose::Statistics)
     }
 
-    /// The lock of the live directory. A process that merges into the total needs both locks.
     fn try_live_lock(&self) -> LockAttempt {
-        match &self.live {
-            Some(live) => live.locks.try_lock(Purpose::Statistics),
-            None => LockAttempt::Unavailable,
-        }
+        try_live_lock(self.live.as_ref())
     }
 
     /// Waits for another process that merges, but not for ever.
@@ -204,17 +202,6 @@ impl Statistics {
         }
     }
 
-    /// [`Statistics::fold_some`] for a process that must not write to a disk: it merges within the live directory.
-    pub fn fold_some_in_memory(&self, limit: usize) {
-        match (&self.live, self.try_live_lock()) {
-            (Some(live), LockAttempt::Got(lock)) => {
-                merge(StatsMerge::begin_in_memory(&live.directory, lock, limit));
-            }
-            (Some(_), _) => {}
-            (None, _) => self.fold_some(limit),
-        }
-    }
-
     /// Whether a name is that of a file of statistics.
     pub(super) fn names(name: &str) -> bool {
         name == TOTAL || is_name(name) || is_sum(name) || is_temporary(name)
@@ -281,6 +268,14 @@ impl Statistics {
         }
         run.remove_itself();
         Ok(result)
+    }
+}
+
+/// The lock of the live directory. A process that merges into the total needs both locks.
+fn try_live_lock(live: Option<&Live>) -> LockAttempt {
+    match live {
+        Some(live) => live.locks.try_lock(Purpose::Statistics),
+        None => LockAttempt::Unavailable,
     }
 }
 
@@ -391,7 +386,7 @@ mod tests {
     fn counters_of_all_threads_are_summed_exactly() {
         let (_temporary, store) = store();
         let statistics = || store.create_statistics().expect("made");
-        let recorder = Recorder::new(b"app", None, Some(statistics()));
+        let recorder = Recorder::new(b"app", None, Some(store.counting_places()));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

@@ -201,14 +201,12 @@ pub(super) fn count(store: &Store, item: &BakeItem, verdict: &ReplayResult) {
         _ => &[Counter::NotAudited],
     };
     let events: Vec<CounterEvent> = counters.iter().map(|counter| counter.by(1)).collect();
-    let Ok(statistics) = store.create_statistics() else {
-        return;
-    };
     let labels = Labels {
         driver: &item.driver,
         device: &item.device,
     };
-    Recorder::new(item.program.as_bytes(), None, Some(statistics)).record(labels, &events);
+    let places = store.counting_places();
+    Recorder::new(item.program.as_bytes(), None, Some(places)).record(labels, &events);
 }
 
 /// The failure of a command that found differences.

@@ -34,7 +34,7 @@ fn listed(place: &Path) -> Vec<PathBuf> {
 }
 
 fn recorder(store: &Store) -> Recorder {
-    Recorder::new(b"app", None, Some(store.create_statistics().expect("made")))
+    Recorder::new(b"app", None, Some(store.counting_places()))
 }
 
 /// A name that the file of a process had which is gone.
@@ -212,8 +212,8 @@ fn counted(store: &Store) -> u64 {
 
 /// Counts a hit for a process that has ended.
 fn dead_hit(store: &Store, number: u32) {
-    let statistics = store.create_statistics().expect("made");
-    Recorder::new(b"app", None, Some(statistics)).record(Labels::default(), &[Counter::Hits.by(1)]);
+    Recorder::new(b"app", None, Some(store.counting_places()))
+        .record(Labels::default(), &[Counter::Hits.by(1)]);
     let live = store.live().expect("a live directory").directory.path();
     let own = own_name();
     let (host, _) = own.rsplit_once('-').expect("a time");
@@ -236,8 +236,7 @@ fn hits_are_merged_in_memory_and_into_the_total_and_count_once_whatever_is_left(
         names.filter(|name| name.contains(what)).collect::<Vec<_>>()
     };
     let fold = || {
-        let statistics = store.create_statistics().expect("made");
-        statistics.fold_some_in_memory(usize::MAX);
+        store.counting_places().fold_some_in_memory(usize::MAX);
     };
     dead_hit(&store, 1);
     dead_hit(&store, 2);
@@ -290,8 +289,7 @@ fn a_full_memory_leaves_the_counters_to_the_disk() {
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o500);
     std::fs::set_permissions(live, closed).expect("closed");
     std::os::unix::fs::symlink("/nonexistent", live.join(own_name())).ok();
-    let statistics = store.create_statistics().expect("made");
-    let recorder = Recorder::new(b"app", None, Some(statistics));
+    let recorder = Recorder::new(b"app", None, Some(store.counting_places()));
     recorder.record(Labels::default(), &[Counter::Hits.by(1)]);
     recorder.record(Labels::default(), &[Counter::Misses.by(1)]);
     let file = disk.path().join("cache/v1/stats").join(own_name());
@@ -318,8 +316,7 @@ fn live_directories_of_caches_that_are_gone_are_removed_after_a_day() {
     let path = |name: &str| disk.path().join(name);
     let live = |name| {
         let store = store(&path(name), &[memory.path()]);
-        let statistics = store.create_statistics().expect("made");
-        let recorder = Recorder::new(b"app", None, Some(statistics));
+        let recorder = Recorder::new(b"app", None, Some(store.counting_places()));
         recorder.record(Labels::default(), &[Counter::Hits.by(1)]);
         path_of_live(&store)
     };

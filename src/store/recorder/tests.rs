@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::super::stats::Counter;
+use super::super::stats::{Counter, Statistics};
 use super::super::{Limits, Store};
 use super::*;
 
@@ -17,7 +17,7 @@ fn statistics(store: &Store) -> Statistics {
 }
 
 fn recorder(store: &Store) -> Recorder {
-    Recorder::new(b"app", None, Some(statistics(store)))
+    Recorder::new(b"app", None, Some(store.counting_places()))
 }
 
 fn hits(store: &Store) -> u64 {
