@@ -15,11 +15,31 @@ use crate::proc_file;
 ///
 /// None if the system does not tell.
 pub fn ingredients(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
-    let mut wanted = match facts {
-        ProcessorFacts::None => return Some(Vec::new()),
-        ProcessorFacts::Model => MODEL.to_vec(),
-        ProcessorFacts::Stepping => [MODEL, &["stepping"]].concat(),
-    };
+    if facts == ProcessorFacts::None {
+        return Some(Vec::new());
+    }
+    told_by_itself(facts).or_else(|| told_by_system(facts))
+}
+
+/// What the processor says of itself, as LLVM asks it (Host.cpp): the same in containers that show other descriptions, and without a
+/// system call.
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+fn told_by_itself(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
+    let registers = x86::Registers::read();
+    let mut ingredients = registers.model(facts);
+    let set = x86::of(&registers);
+    ingredients.push(Ingredient::new(Kind::Processor, INSTRUCTION_SET, set));
+    Some(ingredients)
+}
+
+/// Others do not, where programs run.
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+fn told_by_itself(_facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
+    None
+}
+
+fn told_by_system(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
+    let mut wanted = wanted(facts);
     let instructions = instructions();
     if instructions.is_none() {
         wanted.extend(["flags", "Features"]);
@@ -32,11 +52,20 @@ pub fn ingredients(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
         Some(cores) => cores,
         None => description(&wanted)?,
     };
-    let name = "instruction set";
-    ingredients.extend(instructions.map(|set| Ingredient::new(Kind::Processor, name, set)));
+    let set = |set| Ingredient::new(Kind::Processor, INSTRUCTION_SET, set);
+    ingredients.extend(instructions.map(set));
     Some(ingredients)
 }
 
+/// The lines of the system's description that identify a model.
+fn wanted(facts: ProcessorFacts) -> Vec<&'static str> {
+    match facts {
+        ProcessorFacts::Stepping => [MODEL, &["stepping"]].concat(),
+        _ => MODEL.to_vec(),
+    }
+}
+
+const INSTRUCTION_SET: &str = "instruction set";
 const DESCRIPTION: &str = "/proc/cpuinfo";
 
 const MODEL: &[&str] = &["vendor_id", "cpu family", "model", "model name"];
@@ -114,16 +143,7 @@ fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
     (!ingredients.is_empty()).then_some(ingredients)
 }
 
-/// The instruction set as programs see it. None if only the system's description tells it.
-///
-/// The line `flags` of /proc/cpuinfo is not used: it has words that come from the kernel, a hypervisor and mitigations
-/// (`hypervisor`, `pti`, `ibrs`, `md_clear`), which gave equal hosts unequal keys.
-#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-fn instructions() -> Option<Vec<u8>> {
-    Some(x86::of(&x86::Registers::read()))
-}
-
-/// What the kernel says programs may use: AT_HWCAP and AT_HWCAP2, and those that newer kernels have if they say anything.
+/// The instruction set as programs see it, None if only the system's description tells it: what the kernel says programs may use, AT_HWCAP and AT_HWCAP2, and those that newer kernels have if they say anything.
 #[cfg(target_arch = "aarch64")]
 #[allow(unsafe_code)] // asks for numbers that rustix does not know
 fn instructions() -> Option<Vec<u8>> {
@@ -140,7 +160,7 @@ fn instructions() -> Option<Vec<u8>> {
     Some(words.join(" ").into_bytes())
 }
 
-#[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(not(target_arch = "aarch64"))]
 fn instructions() -> Option<Vec<u8>> {
     None
 }
@@ -152,9 +172,18 @@ mod x86 {
     #[cfg(target_arch = "x86_64")]
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
-    /// The answers of CPUID that LLVM reads for features (Host.cpp: getHostCPUFeatures), and the registers that the system saves.
+    use super::{Ingredient, Kind, ProcessorFacts, wanted};
+
+    /// The answers of CPUID that identify the model, those that LLVM reads for features (Host.cpp: getHostCPUFeatures), and the
+    /// registers that the system saves.
     #[derive(Clone, Default)]
     pub struct Registers {
+        /// Leaf 0: EBX, EDX, ECX.
+        pub vendor: [u32; 3],
+        /// Leaf 1: EAX.
+        pub signature: u32,
+        /// Leaves 0x80000002 to 0x80000004.
+        pub name: [[u32; 4]; 3],
         /// Leaf 1.
         pub one: [u32; 2],
         /// Leaf 7: EBX, ECX and EDX of subleaf 0, EAX and EDX of subleaf 1.
@@ -205,7 +234,8 @@ mod x86 {
 
     impl Registers {
         pub fn read() -> Registers {
-            let highest = __cpuid(0).eax;
+            let zero = __cpuid(0);
+            let highest = zero.eax;
             let extended = __cpuid(0x8000_0000).eax;
             let leaf = |leaf: u32, subleaf: u32| {
                 let is_there = if leaf < 0x8000_0000 {
@@ -228,6 +258,9 @@ mod x86 {
             };
             let eight = leaf(0x8000_0001, 0);
             Registers {
+                vendor: [zero.ebx, zero.edx, zero.ecx],
+                signature: one[0],
+                name: [0x8000_0002, 0x8000_0003, 0x8000_0004].map(|number| leaf(number, 0)),
                 one: [one[2], one[3]],
                 seven: [seven[1], seven[2], seven[3], seven_one[0], seven_one[3]],
                 more: [
@@ -240,6 +273,44 @@ mod x86 {
                 saved: saved(one[2]),
             }
         }
+
+        /// What identifies the model, as the kernel describes it in /proc/cpuinfo (arch/x86/lib/cpu.c, get_model_name in
+        /// arch/x86/kernel/cpu/common.c).
+        pub fn model(&self, facts: ProcessorFacts) -> Vec<Ingredient> {
+            let field = |from: u32, bits: u32| self.signature >> from & ((1 << bits) - 1);
+            let mut family = field(8, 4);
+            if family == 0xf {
+                family += field(20, 8);
+            }
+            let mut model = field(4, 4);
+            if family >= 6 {
+                model += field(16, 4) << 4;
+            }
+            let value = |name: &str| match name {
+                "vendor_id" => text(&self.vendor),
+                "cpu family" => family.to_string(),
+                "model" => model.to_string(),
+                "model name" => text(self.name.as_flattened()),
+                _ => field(0, 4).to_string(),
+            };
+            let lines = wanted(facts).into_iter();
+            lines
+                .map(|name| Ingredient::new(Kind::Processor, name, value(name)))
+                .collect()
+        }
+    }
+
+    /// The text in registers, up to its end and without blanks around it.
+    fn text(registers: &[u32]) -> String {
+        let bytes: Vec<u8> = registers
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let end = bytes
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
     }
 
     #[allow(unsafe_code)]
@@ -407,6 +478,38 @@ mod tests {
             changed(|all| all.saved ^= 1 << 2),
             "the system saves the upper halves of AVX registers"
         );
+    }
+
+    /// The kernel's own quirks left aside: a processor without a name has one of the kernel's.
+    #[test]
+    fn the_model_is_the_one_that_the_system_describes() {
+        let here = Registers::read();
+        for facts in [ProcessorFacts::Model, ProcessorFacts::Stepping] {
+            let described = description(&wanted(facts)).expect("the system's description");
+            let told = here.model(facts);
+            let both = told.iter().zip(&described);
+            for (told, described) in both.filter(|(told, _)| !told.value.is_empty()) {
+                assert_eq!(told, described);
+            }
+            assert_eq!(told.len(), described.len());
+        }
+        let of = |signature| {
+            Registers {
+                signature,
+                ..here.clone()
+            }
+            .model(ProcessorFacts::Model)
+        };
+        let fields = |signature| -> Vec<Vec<u8>> {
+            of(signature)[1..3]
+                .iter()
+                .map(|one| one.value.to_vec())
+                .collect()
+        };
+        // Zen 5, Skylake-X, Pentium M.
+        assert_eq!(fields(0x00b0_0f21), [b"26".to_vec(), b"2".to_vec()]);
+        assert_eq!(fields(0x0005_0654), [b"6".to_vec(), b"85".to_vec()]);
+        assert_eq!(fields(0x0000_06d8), [b"6".to_vec(), b"13".to_vec()]);
     }
 
     #[test]
