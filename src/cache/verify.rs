@@ -105,8 +105,8 @@ impl Cache {
     ) -> Option<Box<CachedProgram>> {
         let percent = self.config.verify();
         let hit = HITS.fetch_add(1, Ordering::Relaxed);
-        let process = std::process::id();
-        if driver::is_ending() || !has_turn(percent, &plan.key(), hit, process) {
+        let has_turn = || has_turn(percent, &plan.key(), hit, std::process::id());
+        if percent == 0 || driver::is_ending() || !has_turn() {
             return Some(inner);
         }
         let Ok(differences) = self.differences(&inner, plan) else {

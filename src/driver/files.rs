@@ -236,14 +236,10 @@ fn expand(path: &Path, real: &RealPaths) -> Vec<PathBuf> {
 }
 
 /// The paths of what is in a directory.
-pub fn children<'a>(
-    directory: &Path,
-    real: &'a RealPaths,
-) -> impl Iterator<Item = PathBuf> + use<'a> {
-    let entries = real.listed(directory, std::fs::read_dir(directory));
-    let entries = entries.into_iter().flatten();
-    let entries = entries.filter_map(|entry| real.found(entry));
-    entries.map(|entry| entry.path())
+pub fn children(directory: &Path, real: &RealPaths) -> impl Iterator<Item = PathBuf> + use<> {
+    let directory = directory.to_owned();
+    let entries = entries(&directory, &["*"], real).into_iter();
+    entries.map(move |entry| directory.join(entry.name))
 }
 
 /// Whether a name matches a pattern. `*` stands for anything.

@@ -52,8 +52,7 @@ fn rights() -> Vec<u8> {
         one_call::effective_user(),
         rustix::process::getegid().as_raw(),
     ];
-    let groups = rustix::process::getgroups().unwrap_or_default();
-    let groups = groups.iter().map(|group| group.as_raw());
+    let groups = groups();
     let capabilities = rustix::thread::capabilities(None);
     let capabilities = capabilities.map_or(CapabilitySet::empty(), |sets| sets.effective);
     let capabilities =
@@ -76,6 +75,25 @@ fn rights() -> Vec<u8> {
         rights.push(0);
     }
     rights
+}
+
+/// The supplementary groups of this process.
+///
+/// rustix asks for their number first, in a call of its own.
+#[allow(unsafe_code)]
+fn groups() -> Vec<u32> {
+    const USUAL: usize = 64;
+    let mut groups = [0; USUAL];
+    // SAFETY: the system writes at most as many as there is room for.
+    let count = unsafe { libc::getgroups(USUAL as libc::c_int, groups.as_mut_ptr()) };
+    match usize::try_from(count) {
+        Ok(count) => groups[..count].to_vec(),
+        // There are more.
+        Err(_) => {
+            let groups = rustix::process::getgroups().unwrap_or_default();
+            groups.iter().map(|group| group.as_raw()).collect()
+        }
+    }
 }
 
 /// What the same search found earlier, with the states that it depends on. None if one of them has changed.

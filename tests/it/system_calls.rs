@@ -15,7 +15,8 @@ const PROGRAM: [&str; 5] = ["time", "--kernels", "2", "--helpers", "6"];
 struct Call(String);
 
 impl Call {
-    /// Whether its number depends on an allocator, on other threads, or on whether the library checks itself.
+    /// Whether its number depends on an allocator, on other threads, or on whether the library checks itself; or whether it is made
+    /// for tests alone: the list of what the driver was asked, and the log.
     fn is_incidental(&self) -> bool {
         const MEMORY: [&str; 5] = ["brk(", "munmap(", "mprotect(", "madvise(", "mremap("];
         const THREADS: [&str; 5] = ["futex(", "sched_yield(", "<... ", "+++", "---"];
@@ -23,13 +24,16 @@ impl Call {
         prefixes.any(|prefix| self.0.starts_with(prefix))
             || self.0.contains("MAP_ANONYMOUS")
             || self.0.contains("F_GETFD")
+            || self.0.contains("/spy.log")
+            || self.0.starts_with("write(2<")
     }
 
-    /// The path of a file or directory whose state is asked for.
+    /// The path of a file or directory whose state is asked for, or of a link that is followed.
     fn watched(&self) -> Option<&str> {
-        let arguments = self.0.strip_prefix("statx(AT_FDCWD")?;
+        let of_state = self.0.strip_prefix("statx(AT_FDCWD");
+        let arguments = of_state.or_else(|| self.0.strip_prefix("readlink("))?;
         let (_, path) = arguments.split_once('"')?;
-        Some(path.split_once('"')?.0)
+        Some(path.split_once('"')?.0).filter(|path| !path.starts_with("/proc/"))
     }
 
     /// Whether it makes, changes or dates a file below a directory.
@@ -75,14 +79,12 @@ fn builds(sandbox: &Sandbox, way: Way, more: &[&str]) -> Vec<Vec<Call>> {
     parts.map(calls).collect()
 }
 
-/// Calls beside one for each file and directory that is looked at, in a first hit. They were 247 on PoCL before there was a snapshot.
-/// Measured: 92 on PoCL, 94 on Intel's CPU runtime, 100 on rusticl, which reads a header of clang's, 85 on Intel's GPU driver; 80 are
-/// wanted.
-const MOST_OF_FIRST: usize = 104;
-/// The same in a later hit. Measured: 10 or 11.
-const MOST_OF_LATER: usize = 12;
-/// On rusticl the states of clang's header and of the places where it could be are asked for.
-const MOST_OF_LATER_ON_RUSTICL: usize = 14;
+/// Calls beside one for each file, directory and link that is looked at, in a first hit. They were 247 on PoCL before there was a snapshot.
+/// Measured: 75 on PoCL, 77 on Intel's CPU runtime, 80 on rusticl, which lists clang's directory and reads a header of it, 75 on Intel's
+/// GPU driver.
+const MOST_OF_FIRST: usize = 80;
+/// The same in a later hit. Measured: 5 to 8.
+const MOST_OF_LATER: usize = 10;
 
 #[test]
 fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
@@ -111,12 +113,8 @@ fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
         assert_eq!(bare.len(), 3, "{driver:?}");
         let cache = sandbox.path("cache");
         let cache = cache.to_str().expect("a path");
-        let most_of_later = match driver {
-            Driver::Rusticl => MOST_OF_LATER_ON_RUSTICL,
-            _ => MOST_OF_LATER,
-        };
         let mut least = [usize::MAX; 2];
-        let most = [MOST_OF_FIRST, most_of_later];
+        let most = [MOST_OF_FIRST, MOST_OF_LATER];
         let is_within = |least: &[usize; 2]| least.iter().zip(most).all(|(one, most)| *one <= most);
         // What has just been changed by other programs is searched again, and other tests change much.
         for _ in 0..12 {
