@@ -67,23 +67,24 @@ impl Cache {
     pub(super) fn begin(&'static self, ticket: &Ticket, call: &BuildCall) -> Beginning {
         let started = Instant::now();
         let planned = |turn| Beginning::Planned(self.plan_call(ticket, call), turn);
-        let ordinary = || planned(BuildTurn::default());
         let Some(store) = self.unused_store(ticket, call) else {
-            return ordinary();
+            return planned(BuildTurn::default());
         };
-        // What has no key is found out again.
-        let Ok(draft) = self.draft(ticket, &call.arguments) else {
-            return ordinary();
+        let draft = match self.draft(ticket, &call.arguments) {
+            Ok(draft) => draft,
+            Err(reason) => return Beginning::Planned(Err(reason), BuildTurn::default()),
         };
         let text = draft.text_key();
         let turn = match store.locks().try_lock(Purpose::Build(text)) {
-            LockAttempt::Unavailable => return ordinary(),
+            LockAttempt::Unavailable => {
+                return Beginning::Planned(self.plan_of(draft), BuildTurn::default());
+            }
             LockAttempt::Taken => return Beginning::Behind(text),
             LockAttempt::Got(guard) => BuildTurn::of_text(guard),
         };
         // Another one may have ended meanwhile.
         if !store.is_unused() {
-            return planned(turn);
+            return Beginning::Planned(self.plan_of(draft), turn);
         }
         match self.build_first(draft) {
             Some((moment, planned, at_work)) => {
@@ -136,6 +137,9 @@ impl Cache {
         if !is_simple || bake::is_baker() || !self.looks_up() || reentrancy::is_nested() {
             return None;
         }
+        if own_threads::useful(1) == 0 {
+            return None;
+        }
         let store = self.written_store()?;
         let may_find =
             self.remote.is_some() || !store.is_unused() || self.tiers.used().next().is_some();
@@ -148,7 +152,7 @@ impl Cache {
         draft: Draft,
     ) -> Option<(Arc<Moment>, Promise<Planned>, DriverAtWork)> {
         let has_room = || descriptors::has_room() && draft.has_room_and(MEMORY);
-        if own_threads::useful(1) == 0 || !has_room() {
+        if !has_room() {
             return None;
         }
         let moment = Arc::new(draft.driver().moment()?);

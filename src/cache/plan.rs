@@ -208,8 +208,14 @@ impl Cache {
         headers: Option<&[HeaderProgram]>,
     ) -> Result<Box<Plan>, Bypass> {
         let inputs = self.inputs(ticket, arguments, headers)?;
-        let plan = self.key(inputs)?;
-        self.unless_marked(ticket.driver, plan)
+        self.plan_of(self.draft_of(inputs)?)
+    }
+
+    /// Makes a plan of a draft, with what identifies the driver now.
+    pub(super) fn plan_of(&self, draft: Draft) -> Result<Box<Plan>, Bypass> {
+        let driver = draft.inputs.driver;
+        let plan = self.keyed(draft)?;
+        self.unless_marked(driver, plan)
     }
 
     /// All of a plan but what identifies the driver.
@@ -345,7 +351,10 @@ impl Cache {
 
     /// The key of a call, from its texts, from what compiles them, and from the state before the call.
     fn key(&self, inputs: CallInputs) -> Result<Box<Plan>, Bypass> {
-        let draft = self.draft_of(inputs)?;
+        self.keyed(self.draft_of(inputs)?)
+    }
+
+    fn keyed(&self, draft: Draft) -> Result<Box<Plan>, Bypass> {
         let identity = self.call_identity(&draft, None)?;
         Ok(self.planned(draft, identity))
     }

@@ -15,7 +15,7 @@ pub fn has_strace(test: &str) -> bool {
 }
 
 /// The files that a run of the client opens, each as often as it does, with the whole path.
-fn opened(sandbox: &Sandbox, way: Way, arguments: &[&str]) -> Vec<String> {
+pub fn opened(sandbox: &Sandbox, way: Way, arguments: &[&str]) -> Vec<String> {
     let trace = sandbox.path("trace");
     let mut command = sandbox.command(way, "strace");
     command

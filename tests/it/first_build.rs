@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::files_opened::{has_strace, opened};
 use crate::functions::compile;
 use crate::support::{Driver, Sandbox, Way, copy_program, example};
 
@@ -258,4 +259,27 @@ fn a_driver_that_may_find_libraries_in_the_working_directory_is_identified_first
     let first = ran();
     assert!(!first.stderr.contains(FIRST), "{}", first.stderr);
     assert!(is_one_hit(&ran().stderr));
+}
+
+/// A cache stays empty if nothing can be stored in it.
+#[test]
+fn what_an_empty_cache_cannot_store_is_read_once() {
+    if !has_strace("a system-call trace of a program that cannot be stored") {
+        return;
+    }
+    let sandbox = Sandbox::stub();
+    let header = sandbox.write("there.h", "#if 0\n#include NAME\n#endif\n");
+    let source = format!("#include \"{}\"\n{SOURCE}", header.display());
+    let source = sandbox.write("kernel.cl", &source);
+    let source = source.to_str().expect("a path");
+    let times = |way| {
+        let files = opened(&sandbox, way, &["run", "--kernel", "f", "--source", source]);
+        let times = files.iter().filter(|file| Path::new(file) == header);
+        times.count()
+    };
+    let by_driver = times(Way::Bare);
+    for process in 0..2 {
+        assert_eq!(times(Way::Cached), by_driver + 1, "process {process}");
+    }
+    assert_eq!(sandbox.stat("bypassed"), 2);
 }
