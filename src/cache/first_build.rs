@@ -137,13 +137,10 @@ impl Cache {
         if !is_simple || bake::is_baker() || !self.looks_up() || reentrancy::is_nested() {
             return None;
         }
-        if own_threads::useful(1) == 0 {
-            return None;
-        }
         let store = self.written_store()?;
         let may_find =
             self.remote.is_some() || !store.is_unused() || self.tiers.used().next().is_some();
-        (!may_find).then_some(store)
+        (!may_find && own_threads::useful(1) > 0).then_some(store)
     }
 
     /// Begins to identify the driver on a thread.

@@ -216,30 +216,25 @@ impl Directory {
         others: Arc<[u32]>,
         mode: RawMode,
     ) -> Result<Directory, StoreError> {
-        let refusal = if !is_owner(stat.st_uid, &others) {
-            "it belongs to another user"
-        } else if stat.st_mode & 0o022 != 0 {
-            "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
-        } else {
-            return Ok(Directory {
-                disk,
-                id: file_id(stat),
-                checked_in: AtomicU64::new(one_call::number().unwrap_or(0)),
-                opened_modified_ms: milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
-                has_links: stat.st_nlink > 0,
-                fd,
+        if let Err(error) = check_directory(stat, &others) {
+            return Err(StoreError {
+                action: "use",
                 path,
-                mode,
-                is_writable: stat.st_mode & 0o200 != 0,
-                is_in_memory: false,
-                others,
+                error,
             });
-        };
-        let error = io::Error::new(io::ErrorKind::PermissionDenied, refusal);
-        Err(StoreError {
-            action: "use",
+        }
+        Ok(Directory {
+            disk,
+            id: file_id(stat),
+            checked_in: AtomicU64::new(one_call::number().unwrap_or(0)),
+            opened_modified_ms: milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+            has_links: stat.st_nlink > 0,
+            fd,
             path,
-            error,
+            mode,
+            is_writable: stat.st_mode & 0o200 != 0,
+            is_in_memory: false,
+            others,
         })
     }
 
@@ -507,6 +502,19 @@ const NO_FILE: &str = "it is not a regular file";
 /// The error for what cannot be a file of ours, now or later.
 fn unfit(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// # Errors
+/// Somebody else can change what is in a directory of this state.
+fn check_directory(stat: &Stat, others: &[u32]) -> io::Result<()> {
+    let refusal = if !is_owner(stat.st_uid, others) {
+        "it belongs to another user"
+    } else if stat.st_mode & 0o022 != 0 {
+        "others may write it; `chmod go-w` it, since whoever writes it can run code in your programs"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
 }
 
 /// The effective user is asked for in each call, because a program may drop its privileges.

@@ -483,10 +483,9 @@ impl Store {
 
 impl Tier for Store {
     fn read(&self, key: &Key) -> Result<Option<(Entry, EntryOrigin)>, ReadError> {
-        match self
-            .root
-            .read_with_facts(&path_below_root(key), MAX_ENTRY_BYTES)
-        {
+        let directories = [ENTRIES, &shard_name(shard_of(key))];
+        let read = (self.root).read_below(&directories, &file_name(key), MAX_ENTRY_BYTES);
+        match read {
             Ok(Some((bytes, file))) => {
                 let entry = Entry::parse(bytes, Some(key)).map_err(|defect| match defect {
                     Defect::NoMemory => ReadError::Unreadable(io::ErrorKind::OutOfMemory.into()),
@@ -495,7 +494,6 @@ impl Tier for Store {
                 Ok(Some((entry, self.origin(&file))))
             }
             Ok(None) => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Err(ReadError::Bad(Defect::Unreadable(error.to_string())))
             }
@@ -559,12 +557,6 @@ fn taken_by(shard: &Directory, name: &str) -> u64 {
 
 fn file_name(key: &Key) -> String {
     format!("{}{SUFFIX}", key.hex())
-}
-
-/// The path of an entry below the directory of this format. A reader opens no directory on the way, which takes six calls more: nobody
-/// else can make a file that belongs to this user or to a trusted one, whoever may write the directories.
-fn path_below_root(key: &Key) -> String {
-    format!("{ENTRIES}/{}/{}", shard_name(shard_of(key)), file_name(key))
 }
 
 fn shard_of(key: &Key) -> usize {

@@ -142,6 +142,34 @@ fn a_link_in_place_of_an_entry_is_not_followed() {
     ));
 }
 
+/// Otherwise somebody who may write a directory could lead to a file of the user's that has another program for the key.
+#[test]
+fn an_entry_is_read_below_directories_that_nobody_else_can_change() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let (directory, store) = filled();
+    let entries = store.root().path().join(ENTRIES);
+    let shard = entries.join("01");
+    let elsewhere = directory.path().join("elsewhere");
+    for place in [&entries, &shard] {
+        let mode = |mode| std::fs::set_permissions(place, Permissions::from_mode(mode));
+        mode(0o777).expect("changed");
+        assert!(matches!(store.look_up(&key(1)), Lookup::Unreadable(_)));
+        mode(0o700).expect("changed");
+        assert!(matches!(store.look_up(&key(1)), Lookup::Found(..)));
+        std::fs::rename(place, &elsewhere).expect("moved");
+        symlink(&elsewhere, place).expect("linked");
+        // As for the command, which lists and removes entries.
+        assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
+        assert!(store.shard(1).expect("looked at").is_none());
+        std::fs::remove_file(place).expect("removed");
+        std::fs::write(place, "").expect("written");
+        assert!(matches!(store.look_up(&key(1)), Lookup::Absent));
+        std::fs::remove_file(place).expect("removed");
+        std::fs::rename(&elsewhere, place).expect("moved");
+    }
+}
+
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
     use std::os::unix::fs::PermissionsExt;

@@ -3,10 +3,10 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use super::{Directory, FILE, FileFacts, NO_FILE, unfit};
+use super::{Directory, FILE, FileFacts, NO_FILE, check_directory, unfit};
 
 const TOO_LARGE: &str = "it is too large";
 
@@ -55,6 +55,32 @@ impl Directory {
             }
         }
         Err(unfit(TOO_LARGE))
+    }
+
+    /// The same of a file below directories that are not opened, with four calls less. None also if one of these does not exist, or is
+    /// none.
+    ///
+    /// # Errors
+    /// As there; and [`io::ErrorKind::PermissionDenied`]: somebody else can change a directory, and lead to a file of ours elsewhere.
+    pub fn read_below(
+        &self,
+        directories: &[&str],
+        name: &str,
+        limit: u64,
+    ) -> io::Result<Option<(Vec<u8>, FileFacts)>> {
+        let mut path = String::new();
+        for directory in directories {
+            path += directory;
+            match self.stat(&path) {
+                // A link is no directory. Whoever could put one here now may write the directories.
+                Ok(stat) if !FileType::from_raw_mode(stat.st_mode).is_dir() => return Ok(None),
+                Ok(stat) => check_directory(&stat, &self.others)?,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            path += "/";
+        }
+        self.read_with_facts(&(path + name), limit)
     }
 
     /// The whole content of a file; None if it does not exist.
