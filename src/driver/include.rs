@@ -83,7 +83,7 @@ fn clang_resources(libraries: &[PathBuf]) -> Option<Vec<PathBuf>> {
         if !name.starts_with(b"libclang") {
             continue;
         }
-        let Some(library) = real.of(library) else {
+        let Some(library) = real.now_of(library) else {
             continue;
         };
         let Some(beside) = library.parent() else {

@@ -264,6 +264,15 @@ impl RealPaths {
     /// The path without links, which is watched from now on. None if nothing is there.
     pub fn of(&self, path: &Path) -> Option<PathBuf> {
         self.watch(path)?;
+        let real = self.now_of(path)?;
+        if !self.are_directories.borrow().contains(path) {
+            self.note_directory(&real);
+        }
+        Some(real)
+    }
+
+    /// The same for who asks again in each process: nothing is watched.
+    pub fn now_of(&self, path: &Path) -> Option<PathBuf> {
         let mut real = PathBuf::new();
         if !path.is_absolute() {
             real = self.found(std::env::current_dir())?;
@@ -294,9 +303,6 @@ impl RealPaths {
                     rest.extend(owned(&target));
                 }
             }
-        }
-        if !self.are_directories.borrow().contains(path) {
-            self.note_directory(&real);
         }
         Some(real)
     }

@@ -24,7 +24,6 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,7 +40,7 @@ use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
 use crate::filesystem::ChangeTime;
 use crate::outcome::Bypass;
 use computed::ComputedName;
-use place::{FileNumbers, PlaceContent, look};
+use place::{Directories, FileNumbers, PlaceContent, look};
 
 /// Places that are looked at.
 const MAX_PLACES: usize = 20_000;
@@ -376,6 +375,7 @@ struct Walk<'a> {
     requested: HashSet<Vec<u8>>,
     seen: HashSet<Vec<u8>>,
     files: FileNumbers,
+    directories: Directories,
     /// Files, and the directories in which they were found: headers beside these are followed already.
     read: HashMap<(FileId, FileId), usize>,
     /// The headers that files name, each file by its first place.
@@ -428,6 +428,7 @@ impl<'a> Walk<'a> {
             requested: HashSet::new(),
             seen: HashSet::new(),
             files: HashMap::new(),
+            directories: Directories::default(),
             read: HashMap::new(),
             named: HashMap::new(),
             queue: VecDeque::new(),
@@ -508,9 +509,7 @@ impl<'a> Walk<'a> {
         spent.map_err(|_| Bypass::TooManyHeaders)?;
         for base in &self.bases {
             let path = self.closure.working_directory.join(&base.path);
-            if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_dir()) {
-                return Err(Bypass::ReadsFile);
-            }
+            self.directories.check(&path)?;
             push(&mut self.closure.bases, path)?;
         }
         Ok(())
@@ -552,9 +551,7 @@ impl<'a> Walk<'a> {
         let found = found.known_from(index, &mut self.files);
         let (mut again, mut of_file) = (None, None);
         if let PlaceContent::File { stamp, same_as, .. } = &found {
-            let directory = path.parent().unwrap_or(Path::new("/"));
-            let directory = std::fs::metadata(directory).map_err(|_| Bypass::ReadsFile)?;
-            let directory = (directory.dev(), directory.ino());
+            let directory = self.directories.around(&path)?;
             of_file = Some(directory);
             let first = *self.read.entry((stamp.file, directory)).or_insert(index);
             again = (first != index).then_some(first);

@@ -1,15 +1,18 @@
 //! The content of a place where a header could be.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
 use rustix::io::retry_on_intr;
 
 use super::super::ingredients::sha256;
-use crate::fallible::with_capacity;
+use crate::fallible::{copy, with_capacity};
 use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::outcome::Bypass;
 use crate::regular_file;
@@ -38,6 +41,43 @@ impl PlaceContent {
             *same_as = (first != index).then_some(first);
         }
         self
+    }
+}
+
+/// The directories of headers, each looked at once: most headers of a program are in few.
+#[derive(Default)]
+pub(super) struct Directories(HashMap<PathBuf, FileId>);
+
+impl Directories {
+    /// # Errors
+    /// There is something else at the path than a directory, or no memory.
+    pub(super) fn check(&mut self, path: &Path) -> Result<(), Bypass> {
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => self.note(path, &metadata),
+            Ok(_) => Err(Bypass::ReadsFile),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The directory of a file.
+    ///
+    /// # Errors
+    /// It cannot be looked at, or there is no memory.
+    pub(super) fn around(&mut self, file: &Path) -> Result<FileId, Bypass> {
+        let path = file.parent().unwrap_or(Path::new("/"));
+        if let Some(known) = self.0.get(path) {
+            return Ok(*known);
+        }
+        let metadata = std::fs::metadata(path).map_err(|_| Bypass::ReadsFile)?;
+        self.note(path, &metadata)?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    fn note(&mut self, path: &Path, metadata: &Metadata) -> Result<(), Bypass> {
+        self.0.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+        let path = OsString::from_vec(copy(path.as_os_str().as_bytes())?);
+        self.0.insert(path.into(), (metadata.dev(), metadata.ino()));
+        Ok(())
     }
 }
 
