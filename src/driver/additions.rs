@@ -1,7 +1,7 @@
 //! Libraries in a driver's identity that this process added: layers of a loader. The baker opens the driver without them.
 
 use super::Driver;
-use super::loaded::{self, Object};
+use super::loaded;
 use crate::key::ingredients::{Ingredient, Kind};
 
 impl Driver {
@@ -10,9 +10,7 @@ impl Driver {
         if self.layer.is_none() {
             return false;
         }
-        let functions = self.functions();
-        let is_own = |object: &Object| functions.iter().any(|function| object.contains(*function));
-        let of_driver = loaded::closure(loaded::objects(), is_own);
+        let of_driver = loaded::closure(loaded::objects(), self.is_own_library());
         let objects = loaded::objects();
         let mut added = objects.iter().filter(|object| object.is_layer_of_another());
         added.any(|object| {

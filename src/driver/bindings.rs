@@ -109,7 +109,7 @@ impl Driver {
             );
             return Err(Bypass::UnidentifiedFunction);
         }
-        let functions = self.functions();
+        let is_own = self.is_own_library();
         let is_start = |object: &Object| {
             let is_opened_by_it = |files: &DriverFiles| match files {
                 // Modules of Python have names like those of plug-ins.
@@ -123,7 +123,7 @@ impl Driver {
                 DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
                 DriverFiles::Beside(..) | DriverFiles::At(..) | DriverFiles::Gcc(_) => false,
             };
-            functions.iter().any(|function| object.contains(*function))
+            is_own(object)
                 || self.profile.files.iter().any(is_opened_by_it)
                 || self.layer.is_some() && object.is_layer_of_another()
         };

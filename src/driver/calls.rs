@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use opencl_sys::*;
 
 use super::Driver;
+use super::loaded::Object;
 use crate::cl::info::{Number, PartialValue, Reply, ask, ask_partial};
 use crate::cl::{Context, Device, Kernel, Notify, Platform, Program};
 use crate::fallible::with_capacity;
@@ -440,6 +441,23 @@ impl Driver {
         functions.sort_unstable();
         functions.dedup();
         functions
+    }
+}
+
+impl Driver {
+    /// Tells the driver's own libraries: those that have its functions, and the one that was opened as the driver, which may only need
+    /// them.
+    pub(super) fn is_own_library(&self) -> impl Fn(&Object) -> bool + use<'_> {
+        let functions = self.functions();
+        let opened = self.library();
+        move |object| {
+            let is_opened = match opened.is_absolute() {
+                true => object.path == opened,
+                false => object.path.file_name() == opened.file_name(),
+            };
+            let has = |function: &usize| object.contains(*function);
+            is_opened || functions.iter().any(has)
+        }
     }
 }
 

@@ -283,16 +283,19 @@ struct Candidates<'a> {
     objects: &'a [Object],
     /// Ascending.
     indices: Vec<usize>,
-    functions: Vec<usize>,
+    /// The load addresses of the driver's own libraries.
+    own: Vec<usize>,
 }
 
 impl<'a> Candidates<'a> {
     fn of(driver: &'a Driver, objects: &'a [Object]) -> Candidates<'a> {
+        let is_own = driver.is_own_library();
+        let own = objects.iter().filter(|object| is_own(object));
         let mut candidates = Candidates {
             driver,
             objects,
             indices: Vec::new(),
-            functions: driver.functions(),
+            own: own.map(|object| object.base).collect(),
         };
         let is_named_like = |object: &Object, files: &DriverFiles| {
             let (DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern)) = files else {
@@ -313,11 +316,9 @@ impl<'a> Candidates<'a> {
         candidates
     }
 
-    /// Whether it has functions of the driver.
+    /// Whether it is one of the driver's own libraries.
     fn is_own(&self, object: &Object) -> bool {
-        self.functions
-            .iter()
-            .any(|function| object.contains(*function))
+        self.own.contains(&object.base)
     }
 
     /// Directories that libraries and the program say. The program itself has no path.

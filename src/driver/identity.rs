@@ -433,10 +433,10 @@ impl Driver {
         objects: Vec<Object>,
         memory: &dyn FileMemory,
     ) -> io::Result<()> {
-        let functions = self.functions();
+        let is_own = self.is_own_library();
         let real = RealPaths::default();
         let is_start = |object: &Object| {
-            functions.iter().any(|function| object.contains(*function))
+            is_own(object)
                 || real
                     .of(&object.path)
                     .is_some_and(|path| known.files.iter().any(|file| file.real == path))

@@ -2,7 +2,8 @@
 //!
 //! Read from the mapped image, not from the file: the file may have been replaced since it was loaded.
 
-use std::collections::VecDeque;
+mod closure;
+
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -17,6 +18,7 @@ use super::mappings::Mappings;
 use crate::cl::info::Number;
 use crate::fork_safety;
 use crate::linker_lock;
+pub use closure::{closure, closure_by_root};
 
 /// One loaded library.
 #[derive(Debug)]
@@ -119,49 +121,6 @@ fn is_overlay(path: &Path) -> bool {
     const OVERLAYFS_SUPER_MAGIC: u32 = 0x794c_7630; // statfs(2)
     rustix::fs::statfs(path)
         .is_ok_and(|file_system| file_system.f_type as u32 == OVERLAYFS_SUPER_MAGIC)
-}
-
-/// The chosen libraries and all that they need, as loaded.
-pub fn closure(objects: Vec<Object>, is_start: impl Fn(&Object) -> bool) -> Vec<Object> {
-    let reached = closure_by_root(&objects, |index| is_start(&objects[index]));
-    let mut objects: Vec<Option<Object>> = objects.into_iter().map(Some).collect();
-    let reached = reached.into_iter();
-    reached
-        .filter_map(|(index, _)| objects[index].take())
-        .collect()
-}
-
-/// The same by index, each with the index of the chosen library that needs it first.
-pub fn closure_by_root(
-    objects: &[Object],
-    is_start: impl Fn(usize) -> bool,
-) -> Vec<(usize, usize)> {
-    let mut by_name: Vec<(&[u8], usize)> = Vec::with_capacity(2 * objects.len());
-    for (index, object) in objects.iter().enumerate() {
-        let file = object.path.file_name().map(OsStr::as_bytes);
-        let file = file.filter(|file| *file != object.name);
-        let names = [Some(object.name.as_slice()), file].into_iter().flatten();
-        by_name.extend(names.map(|name| (name, index)));
-    }
-    by_name.sort_unstable();
-    let mut is_found = vec![false; objects.len()];
-    let mut found = Vec::new();
-    let starts = (0..objects.len()).filter(|index| is_start(*index));
-    for start in starts {
-        let mut queue = VecDeque::from([start]);
-        while let Some(index) = queue.pop_front() {
-            if std::mem::replace(&mut is_found[index], true) {
-                continue;
-            }
-            for name in &objects[index].needed {
-                let first = by_name.partition_point(|(one, _)| *one < name.as_slice());
-                let same = by_name[first..].iter().take_while(|(one, _)| one == name);
-                queue.extend(same.map(|(_, index)| *index));
-            }
-            found.push((index, start));
-        }
-    }
-    found
 }
 
 /// The paths of all libraries, as the dynamic linker knows them.

@@ -47,6 +47,7 @@ mod linker_search;
 mod live;
 mod load_guard;
 mod many_entries;
+mod needed_names;
 mod neighbors;
 mod opened_later;
 mod output_snapshots;

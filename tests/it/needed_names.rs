@@ -1,0 +1,111 @@
+//! Libraries that a driver needs by another name than their own: they are in the key like all others.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::functions::compile;
+use crate::support::{SOURCE, Sandbox, Way, example};
+
+/// A driver that is the stub with one more library, which it needs by a name that is none of that library's.
+struct NeedsByOtherName {
+    directory: tempfile::TempDir,
+    preloaded: Option<PathBuf>,
+}
+
+impl NeedsByOtherName {
+    fn library(&self) -> PathBuf {
+        self.directory.path().join("libneeded.so")
+    }
+
+    fn driver(&self) -> PathBuf {
+        self.directory.path().join("libdriver.so")
+    }
+
+    /// Compiles the library with other content.
+    fn make_library(&self, number: u32) -> Option<()> {
+        let source = self.directory.path().join("needed.c");
+        let content = format!("const int number_of_needed = {number};\n");
+        std::fs::write(&source, content).expect("written");
+        let made = self.directory.path().join("made.so");
+        let options: &[&str] = match self.preloaded {
+            Some(_) => &["-shared", "-fPIC", "-Wl,-soname,libown.so.1"],
+            None => &["-shared", "-fPIC"],
+        };
+        compile(&made, &source, options)?;
+        std::fs::rename(&made, self.library()).expect("replaced");
+        Some(())
+    }
+
+    fn make_driver(&self, needed: &Path) -> Option<()> {
+        let source = self.directory.path().join("driver.c");
+        std::fs::write(&source, "int unused_of_driver;\n").expect("written");
+        let run_path = format!("-Wl,-rpath,{}", self.directory.path().display());
+        let [needed, stub] =
+            [needed, &example("libstub_driver.so")].map(|path| path.display().to_string());
+        let options = [
+            "-shared",
+            "-fPIC",
+            "-Wl,--no-as-needed",
+            &run_path,
+            &needed,
+            &stub,
+        ];
+        compile(&self.driver(), &source, &options)
+    }
+
+    /// Linked by its path, since it has no name of its own.
+    fn by_path() -> Option<NeedsByOtherName> {
+        let made = NeedsByOtherName {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            preloaded: None,
+        };
+        made.make_library(1)?;
+        made.make_driver(&made.library())?;
+        Some(made)
+    }
+
+    /// By a link, for which the dynamic linker takes what was loaded before under its own name.
+    fn by_link() -> Option<NeedsByOtherName> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let made = NeedsByOtherName {
+            preloaded: Some(directory.path().join("libneeded.so")),
+            directory,
+        };
+        let linked = made.directory.path().join("libother.so.1");
+        let source = made.directory.path().join("other.c");
+        std::fs::write(&source, "").expect("written");
+        let name = ["-shared", "-fPIC", "-Wl,-soname,libother.so.1"];
+        compile(&linked, &source, &name)?;
+        made.make_driver(&linked)?;
+        std::fs::remove_file(&linked).expect("removed");
+        symlink("libneeded.so", &linked).expect("linked");
+        made.make_library(1)?;
+        Some(made)
+    }
+}
+
+#[test]
+fn a_library_that_is_needed_by_another_name_is_in_the_key() {
+    for make in [NeedsByOtherName::by_path, NeedsByOtherName::by_link] {
+        let Some(made) = make() else {
+            return;
+        };
+        let mut sandbox = Sandbox::of_library(&made.driver().display().to_string());
+        sandbox.set("OCLCACHE_VENDORS", made.driver());
+        if let Some(library) = &made.preloaded {
+            sandbox.set("LD_PRELOAD", library);
+        }
+        let source = sandbox.write("kernel.cl", SOURCE);
+        let build = || {
+            let mut command = sandbox.command(Way::Cached, example("client"));
+            command
+                .args(["run", "--kernel", "vadd", "--source"])
+                .arg(&source);
+            sandbox.run(&mut command).ok();
+            ["misses", "hits"].map(|name| sandbox.stat(name))
+        };
+        assert_eq!([build(), build()], [[1, 0], [1, 1]], "{:?}", made.preloaded);
+        made.make_library(2).expect("compiled before");
+        assert_eq!(build(), [2, 1], "{:?}", made.preloaded);
+    }
+}
