@@ -68,7 +68,7 @@ fn named_homes(library: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(elf) = Elf::open(library)? else {
         return Ok(found);
     };
-    let data = elf.data(&elf.sections()?)?;
+    let data = elf.data(&elf.sections()?);
     elf.each_chunk(&data, 2 * MAX_PATH, |text, _| {
         for at in memmem::find_iter(text, CLANG) {
             let before = &text[at.saturating_sub(MAX_PATH)..at];

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use object::elf::{
     DT_AUDIT, DT_AUXILIARY, DT_DEPAUDIT, DT_FILTER, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ,
-    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_DYNSYM, SHT_INIT_ARRAY,
-    SHT_NOBITS, SHT_PREINIT_ARRAY, SHT_PROGBITS, SHT_RELA, STB_WEAK, STT_FUNC, STT_GNU_IFUNC,
+    DT_STRTAB, PT_DYNAMIC, PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_PROGBITS,
+    SHT_RELA,
 };
 
 use super::loaded;
@@ -24,8 +24,6 @@ const MAX_ROWS: u64 = 1 << 16;
 const MAX_TABLE: u64 = 64 << 20;
 /// A linker writes no longer string: names and lists of directories.
 const MAX_STRING: u64 = 1 << 20;
-/// Less machine code than this may be the C compiler's own, which is in each library (measured: 240 bytes on x86-64).
-const MAX_START_CODE: u64 = 512;
 /// How much of a file is read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -216,12 +214,9 @@ impl Elf {
     }
 
     /// The parts of the file that code may read as text: sections of data, or all loaded bytes if there is no table of sections.
-    /// Symbol names, the linker's tables and machine code are left out, since code reads no names from them. A file without code of
-    /// its own is left out as well (the data of ICU are 30 MiB): it reads no variable.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is damaged.
-    pub fn data(&self, sections: &[Section]) -> io::Result<Vec<Range<u64>>> {
+    /// Symbol names, the linker's tables and machine code are left out, since code reads no names from them. A file without code counts
+    /// as well (the data of ICU are 30 MiB): other libraries read its data.
+    pub fn data(&self, sections: &[Section]) -> Vec<Range<u64>> {
         let is_loaded = |section: &&Section| section.flags & SHF_ALLOC.0 != 0;
         let loaded = || sections.iter().filter(is_loaded);
         if loaded().next().is_none() {
@@ -229,10 +224,7 @@ impl Elf {
                 .segments
                 .iter()
                 .filter(|segment| segment.kind == PT_LOAD.0);
-            return Ok(segments.map(|segment| segment.bytes.clone()).collect());
-        }
-        if !self.has_own_code(sections)? {
-            return Ok(Vec::new());
+            return segments.map(|segment| segment.bytes.clone()).collect();
         }
         let tables: [&[u8]; 5] = [
             b".eh_frame",
@@ -248,45 +240,7 @@ impl Elf {
             section.kind != SHT_NOBITS.0 && !section.is_code() && !is_table
         };
         let data = loaded().filter(is_data);
-        Ok(data.map(|section| section.bytes.clone()).collect())
-    }
-
-    /// Whether there is other code than what a C compiler puts into each library. That is short, is no constructor but one of the
-    /// compiler's, can be called by no name, and calls only functions that may be missing.
-    fn has_own_code(&self, sections: &[Section]) -> io::Result<bool> {
-        let code = sections.iter().filter(|section| section.is_code());
-        let length = |section: &Section| section.bytes.end - section.bytes.start;
-        match code.map(length).fold(0, u64::saturating_add) {
-            0 => return Ok(false),
-            1..=MAX_START_CODE => {}
-            _ => return Ok(true),
-        }
-        let constructors = sections.iter().filter(|section| match section.kind {
-            kind if kind == SHT_INIT_ARRAY.0 => length(section) > size_of::<usize>() as u64,
-            kind => kind == SHT_PREINIT_ARRAY.0,
-        });
-        if constructors.count() > 0 {
-            return Ok(true);
-        }
-        let mut tables = sections
-            .iter()
-            .filter(|section| section.kind == SHT_DYNSYM.0);
-        let Some(table) = tables.next() else {
-            return Ok(true);
-        };
-        let (row, info, section) = (at(24, 16), at(4, 12), at(6, 14));
-        // The first row is empty.
-        for row in self.read(&table.bytes)?.chunks_exact(row).skip(1) {
-            let (binding, kind) = (row[info] >> 4, row[info] & 0xf);
-            let is_used = match Row(row).half(section)? {
-                0 => binding != STB_WEAK.0,
-                _ => kind == STT_FUNC.0 || kind == STT_GNU_IFUNC.0,
-            };
-            if is_used {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        data.map(|section| section.bytes.clone()).collect()
     }
 
     /// Whether the bytes at an address of the file are in a section of variables that have an initial value, and are zero when
@@ -510,28 +464,23 @@ mod tests {
         library
     }
 
+    /// Another library may read it.
     #[test]
-    fn a_library_of_data_has_no_text_for_code() {
+    fn the_data_of_a_library_without_code_are_read() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        const DATA: &str = "const char table[] = \"A_NAME\";";
-        for (code, has_text) in [
-            ("", false),
-            ("void call(void) {}", true),
-            (
-                "int errno_of(void); static int (*value)(void) = errno_of; int (**use)(void) = &value;",
-                true,
-            ),
-            ("extern char **environ; char ***use = &environ;", true),
-            (
-                "int seen; __attribute__((constructor)) static void see(int c, char **v, char **e) { seen = **e; }",
-                true,
-            ),
-        ] {
-            let library = library_of(directory.path(), &[DATA, code].join("\n"), &[]);
+        let source = "const char table[] = \"A_NAME\";";
+        for options in [&[][..], &["-nostdlib"]] {
+            let library = library_of(directory.path(), source, options);
             let elf = Elf::open(&library).expect("read").expect("a library");
-            let sections = elf.sections().expect("sections");
-            let data = elf.data(&sections).expect("read");
-            assert_eq!(!data.is_empty(), has_text, "{code}");
+            let mut text = Vec::new();
+            for place in elf.data(&elf.sections().expect("sections")) {
+                text.extend(elf.read(&place).expect("read"));
+            }
+            let name = b"A_NAME\0";
+            assert!(
+                text.windows(name.len()).any(|part| part == name),
+                "{options:?}"
+            );
         }
     }
 

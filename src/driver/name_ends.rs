@@ -11,7 +11,8 @@ pub(super) const LENGTH: usize = 24;
 /// How many bytes of data are looked at together.
 const LANES: usize = 64;
 
-/// Calls the function with the place of each NUL behind a name of at least [`MIN_LENGTH`] bytes, from the place `new` on.
+/// Calls the function with the place behind each name of at least [`MIN_LENGTH`] bytes, from the place `new` on. What is behind it is a
+/// NUL, or `=` and a NUL: so code has names that compares them with the whole environment (`environ`).
 pub(super) fn each_end(
     data: &[u8],
     new: usize,
@@ -44,7 +45,7 @@ fn each_end_in_blocks(
     mut each: impl FnMut(usize) -> io::Result<()>,
 ) -> io::Result<()> {
     let is_end = |end: usize| {
-        data[end] == 0
+        is_behind_name(data[end], data.get(end + 1).copied())
             && data[end - MIN_LENGTH..end]
                 .iter()
                 .all(|byte| is_in_a_name(*byte))
@@ -52,13 +53,14 @@ fn each_end_in_blocks(
     let mut at = new.max(MIN_LENGTH);
     while let Some((block, _)) = data
         .get(at - MIN_LENGTH..)
-        .and_then(|rest| rest.split_first_chunk::<{ MIN_LENGTH + LANES }>())
+        .and_then(|rest| rest.split_first_chunk::<{ MIN_LENGTH + LANES + 1 }>())
     {
         let names = block.map(|byte| u8::from(is_in_a_name(byte)));
         let mut has_end = 0;
         for lane in 0..LANES {
-            let is_nul = u8::from(block[lane + MIN_LENGTH] == 0);
-            has_end |= is_nul & names[lane] & names[lane + 1] & names[lane + 2];
+            let [first, second] = [block[lane + MIN_LENGTH], block[lane + MIN_LENGTH + 1]];
+            let is_behind = u8::from(first == 0) | u8::from(first == b'=') & u8::from(second == 0);
+            has_end |= is_behind & names[lane] & names[lane + 1] & names[lane + 2];
         }
         if has_end != 0 {
             for end in (at..at + LANES).filter(|end| is_end(*end)) {
@@ -71,6 +73,11 @@ fn each_end_in_blocks(
         each(end)?;
     }
     Ok(())
+}
+
+/// Whether these bytes end a text that is a name. What follows the last byte is unknown.
+fn is_behind_name(first: u8, second: Option<u8>) -> bool {
+    first == 0 || first == b'=' && second.is_none_or(|second| second == 0)
 }
 
 /// Whether a name of a variable may have this byte.
@@ -90,7 +97,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            b"\0\0AZaz09_ -"[(state >> 33) as usize % 11]
+            b"\0\0AZaz09_ -=="[(state >> 33) as usize % 13]
         };
         (0..length).map(|_| next()).collect()
     }
@@ -101,7 +108,7 @@ mod tests {
             let data = data(seed, length);
             for new in [0, 2, 5, 64, 200] {
                 let expected: Vec<usize> = (new.max(MIN_LENGTH)..length)
-                    .filter(|end| data[*end] == 0)
+                    .filter(|end| is_behind_name(data[*end], data.get(end + 1).copied()))
                     .filter(|end| {
                         data[end - MIN_LENGTH..*end]
                             .iter()

@@ -12,7 +12,7 @@ use super::names::end_of;
 use super::opened_by_name::{checked, with_checksum};
 use super::scanned_library::ScannedLibrary;
 
-const MAGIC: &[u8; 16] = b"oclcache asked 1";
+const MAGIC: &[u8; 16] = b"oclcache asked 2";
 
 /// Whether a process has looked for names in the libraries of this identity.
 pub(super) fn has_been_asked(libraries: &[u8; 32], memory: &dyn FileMemory) -> bool {

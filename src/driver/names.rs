@@ -29,7 +29,7 @@ const BLOCK: usize = 4096;
 /// Blocks of a file that are kept when they were read. The usual 30 variables of a process lie in 20 of them, and each is looked for in
 /// turn (measured with strace on PoCL: 60 reads without).
 const KEPT_BLOCKS: usize = 32;
-const MAGIC: &[u8] = b"oclcache names 3";
+const MAGIC: &[u8] = b"oclcache names 4";
 /// Magic number and length of the index: a frame (see `framing`) of the identity of the libraries and a row for each block. The
 /// blocks follow it, since only some of them are read.
 const HEADER: usize = MAGIC.len() + size_of::<u32>();

@@ -102,7 +102,7 @@ impl PartOf<'_> {
     /// The library cannot be read, or is no ELF file.
     fn open(&self) -> io::Result<Part> {
         let elf = Elf::open(&self.library.path)?.ok_or(io::ErrorKind::InvalidData)?;
-        let data = elf.data(&elf.sections()?)?;
+        let data = elf.data(&elf.sections()?);
         let pieces = cut(&data, self.number, self.parts);
         Ok(Part { elf, pieces })
     }
