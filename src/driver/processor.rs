@@ -188,8 +188,8 @@ mod x86 {
         pub one: [u32; 2],
         /// Leaf 7: EBX, ECX and EDX of subleaf 0, EAX and EDX of subleaf 1.
         pub seven: [u32; 5],
-        /// Leaf 0xd, subleaf 1: EAX. Leaf 0x14: EBX. Leaf 0x19: EBX. Leaf 0x24: EBX.
-        pub more: [u32; 4],
+        /// Leaf 0xd, subleaf 1: EAX. Leaf 0x14: EBX. Leaf 0x19: EBX. Leaf 0x24: EBX. Leaf 0x1e, subleaf 1: EAX.
+        pub more: [u32; 5],
         /// Leaf 0x80000001: ECX, EDX. Leaf 0x80000008: EBX.
         pub extended: [u32; 3],
         /// XCR0.
@@ -198,6 +198,7 @@ mod x86 {
 
     const OSXSAVE: u32 = 1 << 27;
     const AVX10: u32 = 1 << 19;
+    const AMX_TILE: u32 = 1 << 24;
 
     // Bits that are no instructions of programs: the kernel's own instructions and registers, virtualization, debugging,
     // performance counters, topology, and mitigations. All other bits count, including undefined ones.
@@ -256,6 +257,11 @@ mod x86 {
             } else {
                 [0; 4]
             };
+            let amx = if seven[3] & AMX_TILE != 0 {
+                leaf(0x1e, 1)
+            } else {
+                [0; 4]
+            };
             let eight = leaf(0x8000_0001, 0);
             Registers {
                 vendor: [zero.ebx, zero.edx, zero.ecx],
@@ -268,6 +274,7 @@ mod x86 {
                     leaf(0x14, 0)[1],
                     leaf(0x19, 0)[1],
                     avx10[1],
+                    amx[0],
                 ],
                 extended: [eight[2], eight[3], leaf(0x8000_0008, 0)[1]],
                 saved: saved(one[2]),
@@ -331,7 +338,7 @@ mod x86 {
     pub fn of(all: &Registers) -> Vec<u8> {
         let [seven_b, seven_c, seven_d, seven_one_a, seven_one_d] = all.seven;
         let [extended_c, extended_d, extended_8_b] = all.extended;
-        let [xsave, trace, key_locker, avx10] = all.more;
+        let [xsave, trace, key_locker, avx10, amx] = all.more;
         // Whether MPX and PKRU are saved does not matter: no code uses them.
         let saved = all.saved & !0b10_0001_1000;
         let words = [
@@ -346,6 +353,7 @@ mod x86 {
             trace & 1 << 4,
             key_locker & 0b101,
             avx10,
+            amx,
             extended_c & !NOT_EXTENDED_C,
             extended_d & EXTENDED_D,
             extended_8_b & EXTENDED_8_B,
