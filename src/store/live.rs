@@ -32,7 +32,7 @@ use super::directory::Directory;
 use super::leftovers::is_past;
 use super::lock::Locks;
 use super::stats::Statistics;
-use super::{LOCKS, STATISTICS, Store, TEMPORARY, VERSION_DIRECTORY, uses};
+use super::{LOCKS, Store, TEMPORARY, VERSION_DIRECTORY, uses};
 use crate::key::ingredients::{hex, sha256};
 use crate::one_call;
 
@@ -105,8 +105,6 @@ impl Store {
     }
 
     fn make_live(&self, place: &Path, name: &str) -> Option<Directory> {
-        // Counters of processes that only hit are in memory alone, and the command finds them by the directory of the statistics.
-        self.root.create(STATISTICS).ok()?;
         let made = self.root.make_in_memory(&place.join(name))?;
         let path = self.root.path().as_os_str().as_encoded_bytes();
         if let Err(error) = made.write_by_rename(&made, OF_CACHE, &[MAGIC, path].concat()) {

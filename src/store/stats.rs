@@ -62,7 +62,11 @@ impl Store {
     /// # Errors
     /// The directory cannot be opened, is not ours, or others may write it.
     pub fn statistics(&self) -> Result<Option<Statistics>, StoreError> {
-        let directory = self.root().open_below(STATISTICS)?;
+        let directory = match self.root().open_below(STATISTICS)? {
+            // Processes that only hit have counted in memory alone.
+            None if self.live().is_some() => self.root().create(STATISTICS).ok(),
+            directory => directory,
+        };
         Ok(directory.map(|directory| Statistics::new(directory, self)))
     }
 

@@ -52,6 +52,17 @@ fn hits_and_misses(store: &Store) -> [u64; 2] {
 }
 
 #[test]
+fn what_only_hits_have_counted_is_found_without_a_directory_on_the_disk() {
+    let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
+    let store = store(disk.path(), &[memory.path()]);
+    recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
+    assert!(!disk.path().join("v1/stats").exists());
+    let statistics = store.statistics().expect("opened").expect("some");
+    let total = statistics.counted().expect("read").rows.total();
+    assert_eq!(total.get(Counter::Hits), 1);
+}
+
+#[test]
 fn misses_stay_when_the_memory_is_lost() {
     let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
     let store = store(disk.path(), &[memory.path()]);
@@ -70,7 +81,7 @@ fn misses_stay_when_the_memory_is_lost() {
 fn hits_write_to_no_disk_where_the_memory_is_full() {
     let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
     let store = store(disk.path(), &[memory.path()]);
-    drop(recorder(&store));
+    store.create_statistics().expect("made");
     // No file can be made in its place, as where the memory is full.
     let place = path_of_live(&store).join(own_name());
     std::os::unix::fs::symlink("nowhere", place).expect("linked");
@@ -94,6 +105,7 @@ fn all_that_is_lost_with_the_memory_is_kept_and_not_all_files_on_the_disk_are_re
     const FILES: u32 = 200;
     let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
     let store = store(disk.path(), &[memory.path()]);
+    store.create_statistics().expect("made");
     recorder(&store).record(Labels::default(), &[Counter::Hits.by(1)]);
     let own = path_of_live(&store).join(own_name());
     for place in [path_of_live(&store), disk.path().join("v1/stats")] {
@@ -230,6 +242,7 @@ fn hits_are_merged_in_memory_and_into_the_total_and_count_once_whatever_is_left(
     let (disk, memory) = (tempfile::tempdir().expect("a directory"), memory());
     let path = disk.path().join("cache");
     let store = store(&path, &[memory.path()]);
+    store.create_statistics().expect("made");
     let live = store.live().expect("a live directory").directory.clone();
     let named = |what: &str| {
         let names = live.names().expect("listed").into_iter();
