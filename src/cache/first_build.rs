@@ -66,25 +66,26 @@ impl Cache {
     #[inline(never)] // its frame is gone when the driver compiles
     pub(super) fn begin(&'static self, ticket: &Ticket, call: &BuildCall) -> Beginning {
         let started = Instant::now();
-        let planned = |turn| Beginning::Planned(self.plan_call(ticket, call), turn);
         let Some(store) = self.unused_store(ticket, call) else {
-            return planned(BuildTurn::default());
+            return Beginning::Planned(self.plan_call(ticket, call), BuildTurn::default());
+        };
+        let planned = |plan, turn| {
+            tracing::debug!(key_ns = nanoseconds(started.elapsed()), "planned");
+            Beginning::Planned(plan, turn)
         };
         let draft = match self.draft(ticket, &call.arguments) {
             Ok(draft) => draft,
-            Err(reason) => return Beginning::Planned(Err(reason), BuildTurn::default()),
+            Err(reason) => return planned(Err(reason), BuildTurn::default()),
         };
         let text = draft.text_key();
         let turn = match store.locks().try_lock(Purpose::Build(text)) {
-            LockAttempt::Unavailable => {
-                return Beginning::Planned(self.plan_of(draft), BuildTurn::default());
-            }
+            LockAttempt::Unavailable => return planned(self.plan_of(draft), BuildTurn::default()),
             LockAttempt::Taken => return Beginning::Behind(text),
             LockAttempt::Got(guard) => BuildTurn::of_text(guard),
         };
         // Another one may have ended meanwhile.
         if !store.is_unused() {
-            return Beginning::Planned(self.plan_of(draft), turn);
+            return planned(self.plan_of(draft), turn);
         }
         match self.build_first(draft) {
             Some((moment, planned, at_work)) => {
@@ -100,7 +101,7 @@ impl Cache {
                     at_work,
                 }))
             }
-            None => planned(turn),
+            None => Beginning::Planned(self.plan_call(ticket, call), turn),
         }
     }
 
