@@ -11,8 +11,8 @@ pub(super) const LENGTH: usize = 24;
 /// How many bytes of data are looked at together.
 const LANES: usize = 64;
 
-/// Calls the function with the place behind each name of at least [`MIN_LENGTH`] bytes, from the place `new` on. What is behind it is a
-/// NUL, or `=` and a NUL: so code has names that compares them with the whole environment (`environ`).
+/// Calls the function with the place behind each name of at least [`MIN_LENGTH`] bytes, from the place `new` on. A NUL ends a name, and so
+/// do `=` and a NUL: code that looks through the whole environment (`environ`) compares it with `NAME=`.
 pub(super) fn each_end(
     data: &[u8],
     new: usize,

@@ -1,7 +1,7 @@
 //! The texts in the data of libraries behind which a name of a variable may end.
 //!
-//! In C and C++ a NUL follows a name, or `=` and a NUL. In Rust, texts are adjacent, so in a library with Rust code each name of capitals counts, whatever
-//! follows it.
+//! In C and C++ a NUL follows a name, or `=` and a NUL. In Rust, texts are adjacent, so in a library with Rust code each name of capitals
+//! counts, whatever follows it.
 
 use std::cell::Cell;
 use std::io;

@@ -32,7 +32,7 @@ fn told_by_itself(facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
     Some(ingredients)
 }
 
-/// Others do not, where programs run.
+/// Programs cannot ask other processors.
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
 fn told_by_itself(_facts: ProcessorFacts) -> Option<Vec<Ingredient>> {
     None
@@ -143,7 +143,8 @@ fn description(wanted: &[&str]) -> Option<Vec<Ingredient>> {
     (!ingredients.is_empty()).then_some(ingredients)
 }
 
-/// The instruction set as programs see it, None if only the system's description tells it: what the kernel says programs may use, AT_HWCAP and AT_HWCAP2, and those that newer kernels have if they say anything.
+/// The instruction set as programs see it: AT_HWCAP and AT_HWCAP2, by which the kernel says what programs may use, and those that newer
+/// kernels have if they say anything. None on processors where only the system's description tells it.
 #[cfg(target_arch = "aarch64")]
 #[allow(unsafe_code)] // asks for numbers that rustix does not know
 fn instructions() -> Option<Vec<u8>> {
@@ -335,6 +336,9 @@ mod x86 {
     }
 
     /// The instructions that programs may use.
+    ///
+    /// The line `flags` of /proc/cpuinfo is not used: it has words that come from the kernel, a hypervisor and mitigations
+    /// (`hypervisor`, `pti`, `ibrs`, `md_clear`), which gave equal hosts unequal keys.
     pub fn of(all: &Registers) -> Vec<u8> {
         let [seven_b, seven_c, seven_d, seven_one_a, seven_one_d] = all.seven;
         let [extended_c, extended_d, extended_8_b] = all.extended;
@@ -488,7 +492,7 @@ mod tests {
         );
     }
 
-    /// The kernel's own quirks left aside: a processor without a name has one of the kernel's.
+    /// A processor may have no name: then the kernel gives it one.
     #[test]
     fn the_model_is_the_one_that_the_system_describes() {
         let here = Registers::read();

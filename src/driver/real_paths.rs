@@ -271,7 +271,7 @@ impl RealPaths {
         Some(real)
     }
 
-    /// The same for who asks again in each process: nothing is watched.
+    /// The same for a caller that asks again in each process: nothing is watched.
     pub fn now_of(&self, path: &Path) -> Option<PathBuf> {
         let mut real = PathBuf::new();
         if !path.is_absolute() {

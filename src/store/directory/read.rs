@@ -57,11 +57,12 @@ impl Directory {
         Err(unfit(TOO_LARGE))
     }
 
-    /// The same of a file below directories that are not opened, with four calls less. None also if one of these does not exist, or is
-    /// none.
+    /// The same for a file below directories, which are looked at and not opened: that takes four calls less. None also if one of them
+    /// does not exist or is something else.
     ///
     /// # Errors
-    /// As there; and [`io::ErrorKind::PermissionDenied`]: somebody else can change a directory, and lead to a file of ours elsewhere.
+    /// As there; and [`io::ErrorKind::PermissionDenied`]: somebody else can change a directory, and could put a link there to another
+    /// file of this user.
     pub fn read_below(
         &self,
         directories: &[&str],
@@ -72,7 +73,7 @@ impl Directory {
         for directory in directories {
             path += directory;
             match self.stat(&path) {
-                // A link is no directory. Whoever could put one here now may write the directories.
+                // A link is not followed. After this look only those who pass the check can put one in the place of a directory.
                 Ok(stat) if !FileType::from_raw_mode(stat.st_mode).is_dir() => return Ok(None),
                 Ok(stat) => check_directory(&stat, &self.others)?,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE) => return Ok(None),
