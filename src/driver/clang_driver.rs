@@ -69,7 +69,8 @@ fn named_homes(library: &Path) -> io::Result<Vec<PathBuf>> {
         return Ok(found);
     };
     let data = elf.data(&elf.sections()?);
-    elf.each_chunk(&data, 2 * MAX_PATH, |text, _| {
+    elf.each_chunk(&data, 2 * MAX_PATH, |chunk| {
+        let text = chunk.bytes;
         for at in memmem::find_iter(text, CLANG) {
             let before = &text[at.saturating_sub(MAX_PATH)..at];
             let start = before.iter().rposition(|byte| *byte == 0);

@@ -43,7 +43,21 @@ pub struct Section {
     bytes: Range<u64>,
 }
 
+/// Some bytes of a file.
+pub struct Chunk<'a> {
+    /// Those that were given before, and new ones behind them.
+    pub bytes: &'a [u8],
+    /// Where the new ones begin.
+    pub new: usize,
+    /// Where the first one is in the file.
+    pub place: u64,
+}
+
 impl Section {
+    fn is_loaded(&self) -> bool {
+        self.flags & SHF_ALLOC.0 != 0
+    }
+
     fn is_code(&self) -> bool {
         self.flags & SHF_EXECINSTR.0 != 0
     }
@@ -214,17 +228,12 @@ impl Elf {
     }
 
     /// The parts of the file that code may read as text: sections of data, or all loaded bytes if there is no table of sections.
-    /// Symbol names, the linker's tables and machine code are left out, since code reads no names from them. A file without code counts
-    /// as well (the data of ICU are 30 MiB): other libraries read its data.
+    /// Symbol names and the linker's tables are left out, since code reads no names from them, and so is machine code: see
+    /// [`Elf::code`]. A file without code counts as well (the data of ICU are 30 MiB): other libraries read its data.
     pub fn data(&self, sections: &[Section]) -> Vec<Range<u64>> {
-        let is_loaded = |section: &&Section| section.flags & SHF_ALLOC.0 != 0;
-        let loaded = || sections.iter().filter(is_loaded);
+        let loaded = || sections.iter().filter(|section| section.is_loaded());
         if loaded().next().is_none() {
-            let segments = self
-                .segments
-                .iter()
-                .filter(|segment| segment.kind == PT_LOAD.0);
-            return segments.map(|segment| segment.bytes.clone()).collect();
+            return self.loaded();
         }
         let tables: [&[u8]; 5] = [
             b".eh_frame",
@@ -282,24 +291,47 @@ impl Elf {
         Ok(true)
     }
 
-    /// Calls the function for all data, a part at a time, behind the last `overlap` bytes of the part before: new bytes begin at
-    /// the number.
+    /// The parts of the file that are machine code: its sections, or all loaded bytes if there is no table of sections.
+    pub fn code(&self, sections: &[Section]) -> Vec<Range<u64>> {
+        let is_there = |section: &&Section| section.kind != SHT_NOBITS.0 && section.is_code();
+        if !sections.iter().any(Section::is_loaded) {
+            return self.loaded();
+        }
+        let code = sections.iter().filter(is_there);
+        code.map(|section| section.bytes.clone()).collect()
+    }
+
+    /// What the dynamic linker loads.
+    fn loaded(&self) -> Vec<Range<u64>> {
+        let segments = self.segments.iter();
+        let segments = segments.filter(|segment| segment.kind == PT_LOAD.0);
+        segments.map(|segment| segment.bytes.clone()).collect()
+    }
+
+    /// Calls the function for all bytes at these places, a chunk at a time, each behind the last `overlap` bytes of the one before.
+    ///
+    /// # Errors
+    /// They are not there, or the function fails.
     pub fn each_chunk(
         &self,
-        data: &[Range<u64>],
+        places: &[Range<u64>],
         overlap: usize,
-        mut each: impl FnMut(&[u8], usize) -> io::Result<()>,
+        mut each: impl FnMut(Chunk<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(overlap + CHUNK)?;
-        for range in data {
+        for range in places {
             let mut kept = 0;
             let mut at = range.start;
             while at < range.end {
                 let length = (range.end - at).min(CHUNK as u64) as usize;
                 buffer.resize(kept + length, 0);
                 self.read_at(&mut buffer[kept..], at)?;
-                each(&buffer, kept)?;
+                each(Chunk {
+                    bytes: &buffer,
+                    new: kept,
+                    place: at - kept as u64,
+                })?;
                 at += length as u64;
                 let rest = buffer.len().saturating_sub(overlap);
                 buffer.copy_within(rest.., 0);
@@ -447,13 +479,13 @@ fn string(strings: &[u8], start: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::*;
 
     /// Makes a library of C source, and says where it is.
-    fn library_of(directory: &Path, source: &str, options: &[&str]) -> PathBuf {
+    pub fn library_of(directory: &Path, source: &str, options: &[&str]) -> PathBuf {
         let (file, library) = (directory.join("a.c"), directory.join("liba.so"));
         std::fs::write(&file, source).expect("written");
         let mut compiler = std::process::Command::new("cc");

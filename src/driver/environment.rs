@@ -15,9 +15,10 @@ use super::Driver;
 use super::driver_names::DriverNames;
 use super::file_memory::FileMemory;
 use super::identity::sha256_value;
+use super::names::FIRST_ENVIRONMENT;
 use super::process_variables;
 use super::profile::Profile;
-use super::profile::variables::{Effect, LAYERS, is_neutral_value};
+use super::profile::variables::{Effect, LAYERS, is_camel_case, is_neutral_value};
 use super::real_paths::says_what_is_there;
 use super::tools::{Tools, file};
 use crate::fork_safety::Mutex;
@@ -249,7 +250,7 @@ impl Choice<'_> {
     /// Whether a library may read `/proc/self/environ`. It has the variables with which the process was started, whatever the
     /// program has changed since (measured: Intel's libintlc, libtbb and libtbbmalloc look for INTEL_ISA_DISABLE there).
     fn reads_first_environment(&self) -> bool {
-        self.has(self.libraries, b"environ")
+        self.has(self.libraries, FIRST_ENVIRONMENT)
     }
 
     /// Whether a name occurs in these libraries.
@@ -362,15 +363,6 @@ fn differences(then: &[Ingredient], now: &[Ingredient], moment: &str) -> Vec<Ing
         Ingredient::new(one.kind, name, [])
     });
     others.chain(new).collect()
-}
-
-/// Whether a name is of the form `LikeThis`.
-fn is_camel_case(name: &str) -> bool {
-    name.starts_with(|first: char| first.is_ascii_uppercase())
-        && name.contains(|character: char| character.is_ascii_lowercase())
-        && name
-            .chars()
-            .all(|character| character.is_ascii_alphanumeric())
 }
 
 /// The content of a configuration file, Some(None) if it is too large. None if there is no such file, or none that this user may
@@ -585,16 +577,6 @@ mod tests {
                 Reads::HeadersElsewhere,
                 "{name}"
             );
-        }
-    }
-
-    #[test]
-    fn names_of_debug_keys_are_told_from_those_of_other_programs() {
-        for name in ["InjectInternalBuildOptions", "UseBindlessMode"] {
-            assert!(is_camel_case(name), "{name}");
-        }
-        for name in ["HOME", "Path_X", "inject", "LC_ALL", ""] {
-            assert!(!is_camel_case(name), "{name}");
         }
     }
 }

@@ -1,15 +1,17 @@
-//! Finds the ends of texts that could be names in the data of libraries: half the work of looking for names.
+//! Finds the ends of texts that could be names in the data of libraries.
 
 #![allow(unsafe_code)] // calls what was compiled for this processor
 
 use std::io;
 
-/// Shorter names occur in any data by chance, so each of them counts.
-pub(super) const MIN_LENGTH: usize = 3;
+#[cfg(target_arch = "x86_64")]
+use super::name_bytes::Wide;
+use super::name_bytes::{LANES, Lanes, Plain, block_of};
+
+/// Shorter names occur in any data or code by chance, so each of them counts.
+pub(super) const MIN_LENGTH: usize = 4;
 /// Longer names are compared by this many of their last bytes.
 pub(super) const LENGTH: usize = 24;
-/// How many bytes of data are looked at together.
-const LANES: usize = 64;
 
 /// Calls the function with the place behind each name of at least [`MIN_LENGTH`] bytes, from the place `new` on. A NUL ends a name, and so
 /// do `=` and a NUL: code that looks through the whole environment (`environ`) compares it with `NAME=`.
@@ -19,76 +21,72 @@ pub(super) fn each_end(
     each: impl FnMut(usize) -> io::Result<()>,
 ) -> io::Result<()> {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
+    if let Some(wide) = Wide::detect() {
         // SAFETY: the processor has the instructions.
-        return unsafe { each_end_avx2(data, new, each) };
+        return unsafe { each_end_avx2(wide, data, new, each) };
     }
-    each_end_in_blocks(data, new, each)
+    each_end_in_blocks(Plain, data, new, each)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn each_end_avx2(
+    wide: Wide,
     data: &[u8],
     new: usize,
     each: impl FnMut(usize) -> io::Result<()>,
 ) -> io::Result<()> {
-    each_end_in_blocks(data, new, each)
+    each_end_in_blocks(wide, data, new, each)
 }
 
-/// Few bytes of data are such a place, and what is not is told for a whole block without a branch, which compilers turn into vector
-/// instructions. Looking for each NUL took five times as long in data with many of them (Intel's compiler, 70 MB: 180 ms).
+/// Few bytes of data are such a place. Looking for each NUL took five times as long in data with many of them (Intel's compiler, 70 MB:
+/// 180 ms).
 #[inline(always)]
 fn each_end_in_blocks(
+    lanes: impl Lanes,
     data: &[u8],
     new: usize,
     mut each: impl FnMut(usize) -> io::Result<()>,
 ) -> io::Result<()> {
-    let is_end = |end: usize| {
-        is_behind_name(data[end], data.get(end + 1).copied())
-            && data[end - MIN_LENGTH..end]
-                .iter()
-                .all(|byte| is_in_a_name(*byte))
-    };
-    let mut at = new.max(MIN_LENGTH);
-    while let Some((block, _)) = data
-        .get(at - MIN_LENGTH..)
-        .and_then(|rest| rest.split_first_chunk::<{ MIN_LENGTH + LANES + 1 }>())
-    {
-        let names = block.map(|byte| u8::from(is_in_a_name(byte)));
-        let mut has_end = 0;
-        for lane in 0..LANES {
-            let [first, second] = [block[lane + MIN_LENGTH], block[lane + MIN_LENGTH + 1]];
-            let is_behind = u8::from(first == 0) | u8::from(first == b'=') & u8::from(second == 0);
-            has_end |= is_behind & names[lane] & names[lane + 1] & names[lane + 2];
+    let begin = new.saturating_sub(MIN_LENGTH);
+    let mut is_wanted = !0 << (new - begin);
+    let mut before = 0;
+    for at in (begin..data.len()).step_by(LANES) {
+        let rest = &data[at..];
+        let block = block_of(rest);
+        let names = lanes.of_names(&block);
+        // What follows the last byte is unknown, and may be a NUL.
+        let next_is_zero = rest.get(LANES).is_none_or(|next| *next == 0);
+        let zeros = lanes.equal(&block, 0);
+        let next_zeros = zeros >> 1 | u64::from(next_is_zero) << (LANES - 1);
+        let is_behind = zeros | lanes.equal(&block, b'=') & next_zeros;
+        // The bytes of the block before, and this one's behind them.
+        let names_of_both = u128::from(before) | u128::from(names) << LANES;
+        let one_before = names_of_both << 1;
+        let two_before = one_before & one_before << 1;
+        let four_before = two_before & two_before << 2;
+        let mut ends = is_behind & (four_before >> LANES) as u64 & is_wanted;
+        if rest.len() < LANES {
+            ends &= (1 << rest.len()) - 1;
         }
-        if has_end != 0 {
-            for end in (at..at + LANES).filter(|end| is_end(*end)) {
-                each(end)?;
-            }
+        while ends != 0 {
+            each(at + ends.trailing_zeros() as usize)?;
+            ends &= ends - 1;
         }
-        at += LANES;
-    }
-    for end in (at..data.len()).filter(|end| is_end(*end)) {
-        each(end)?;
+        (before, is_wanted) = (names, !0);
     }
     Ok(())
-}
-
-/// Whether these bytes end a text that is a name. What follows the last byte is unknown.
-fn is_behind_name(first: u8, second: Option<u8>) -> bool {
-    first == 0 || first == b'=' && second.is_none_or(|second| second == 0)
-}
-
-/// Whether a name of a variable may have this byte.
-#[inline]
-pub(super) const fn is_in_a_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::name_bytes::is_in_a_name;
+
+    /// Whether these bytes end a text that is a name. What follows the last byte is unknown.
+    fn is_behind_name(first: u8, second: Option<u8>) -> bool {
+        first == 0 || first == b'=' && second.is_none_or(|second| second == 0)
+    }
 
     /// Data of a few kinds of bytes, so that names and NULs are frequent.
     fn data(seed: u64, length: usize) -> Vec<u8> {
@@ -121,7 +119,7 @@ mod tests {
                     Ok(())
                 })
                 .expect("no error");
-                each_end_in_blocks(&data, new, |end| {
+                each_end_in_blocks(Plain, &data, new, |end| {
                     in_blocks.push(end);
                     Ok(())
                 })

@@ -7,12 +7,13 @@
 use std::io;
 
 use super::file_memory::{FileMemory, list_identity};
-use super::name_texts::read_texts;
-use super::names::end_of;
+use super::name_ends::MIN_LENGTH;
+use super::name_traces::read_traces;
+use super::names::traces_of;
 use super::opened_by_name::{checked, with_checksum};
 use super::scanned_library::ScannedLibrary;
 
-const MAGIC: &[u8; 16] = b"oclcache asked 2";
+const MAGIC: &[u8; 16] = b"oclcache asked 3";
 
 /// Whether a process has looked for names in the libraries of this identity.
 pub(super) fn has_been_asked(libraries: &[u8; 32], memory: &dyn FileMemory) -> bool {
@@ -40,73 +41,92 @@ pub(super) fn search(
     names: &[Vec<u8>],
     memory: &dyn FileMemory,
 ) -> io::Result<Vec<bool>> {
-    let wanted = WantedEnds::of(names.iter().filter_map(|name| end_of(name)));
-    let of_each = read_texts(libraries, memory, |texts| {
-        let mut found = vec![false; wanted.ends.len()];
-        texts.each(|text| {
-            wanted.note(text, &mut found);
+    let of_names: Vec<Option<Vec<Vec<u8>>>> = names.iter().map(|name| traces_of(name)).collect();
+    let wanted = WantedTraces::of(of_names.iter().flatten().flatten().map(Vec::as_slice));
+    let of_each = read_traces(libraries, memory, |traces| {
+        let mut found = vec![false; wanted.traces.len()];
+        traces.each(|trace| {
+            wanted.note(trace.as_bytes(), &mut found);
             Ok(())
         })?;
         Ok(found)
     })?;
-    let occurs = |name: &Vec<u8>| match end_of(name) {
-        None => true,
-        Some(end) => {
-            let place = wanted.ends.binary_search(&end);
-            place.is_ok_and(|place| of_each.iter().any(|found| found[place]))
-        }
+    let is_there = |trace: &Vec<u8>| {
+        let place = wanted.traces.binary_search(&trace.as_slice());
+        place.is_ok_and(|place| of_each.iter().any(|found| found[place]))
     };
-    Ok(names.iter().map(occurs).collect())
+    let occurs = |traces: &Option<Vec<Vec<u8>>>| match traces {
+        None => true,
+        Some(traces) => traces.iter().any(is_there),
+    };
+    Ok(of_names.iter().map(occurs).collect())
 }
 
-/// The last bytes that decide whether a text is looked at closely.
-const LAST: usize = 3;
+/// The last bytes that decide whether a trace is looked at closely. No trace that is looked for is shorter.
+const LAST: usize = MIN_LENGTH;
 /// The number of bits in the table of these.
-const BITS: usize = 1 << 14;
+const BITS: usize = 1 << 15;
 
-/// Ends of names that are looked for.
-struct WantedEnds<'a> {
+/// Traces of names that are looked for. A trace is found if one in a library ends in it.
+struct WantedTraces<'a> {
     /// Ascending.
-    ends: Vec<&'a [u8]>,
-    /// A bit for the last bytes of each. Texts that end otherwise, which are nearly all, cost one look.
-    last: Vec<u64>,
+    traces: Vec<&'a [u8]>,
+    /// The last bytes of each and its place in the list, ascending.
+    by_last: Vec<([u8; LAST], usize)>,
+    /// A bit for the last bytes of each. What ends otherwise, as nearly all does, costs one look.
+    bits: Vec<u64>,
 }
 
-impl<'a> WantedEnds<'a> {
-    fn of(ends: impl Iterator<Item = &'a [u8]>) -> WantedEnds<'a> {
-        let mut ends: Vec<&[u8]> = ends.collect();
-        ends.sort_unstable();
-        ends.dedup();
-        let mut last = vec![0; BITS / 64];
-        for bit in ends.iter().filter_map(|end| bit_of(end)) {
-            last[bit / 64] |= 1 << (bit % 64);
+impl<'a> WantedTraces<'a> {
+    fn of(traces: impl Iterator<Item = &'a [u8]>) -> WantedTraces<'a> {
+        let mut traces: Vec<&[u8]> = traces.collect();
+        traces.sort_unstable();
+        traces.dedup();
+        let places = traces.iter().enumerate();
+        let lasts = places.filter_map(|(place, trace)| Some((*trace.last_chunk()?, place)));
+        let mut by_last: Vec<_> = lasts.collect();
+        by_last.sort_unstable();
+        let mut bits = vec![0; BITS / 64];
+        for (last, _) in &by_last {
+            let bit = bit_of(last);
+            bits[bit / 64] |= 1 << (bit % 64);
         }
-        WantedEnds { ends, last }
+        WantedTraces {
+            traces,
+            by_last,
+            bits,
+        }
     }
 
-    /// Notes which of the ends this text has.
+    /// Notes which of them are at the end of this one.
     #[inline]
-    fn note(&self, text: &[u8], found: &mut [bool]) {
-        let is_candidate =
-            bit_of(text).is_some_and(|bit| self.last[bit / 64] & (1 << (bit % 64)) != 0);
-        if !is_candidate {
-            return;
+    fn note(&self, trace: &[u8], found: &mut [bool]) {
+        if let Some(last) = trace.last_chunk() {
+            let bit = bit_of(last);
+            if self.bits[bit / 64] & (1 << (bit % 64)) != 0 {
+                self.look_closely(trace, last, found);
+            }
         }
-        for (end, found) in self.ends.iter().zip(found) {
-            *found |= text.ends_with(end);
+    }
+
+    #[cold]
+    fn look_closely(&self, trace: &[u8], last: &[u8; LAST], found: &mut [bool]) {
+        let first = self.by_last.partition_point(|(other, _)| other < last);
+        let alike = self.by_last[first..].iter();
+        for (_, place) in alike.take_while(|(other, _)| other == last) {
+            found[*place] |= trace.ends_with(self.traces[*place]);
         }
     }
 }
 
-/// The bit of the last bytes of a text.
+/// The bit of the last bytes of a trace.
 #[inline]
-fn bit_of(text: &[u8]) -> Option<usize> {
-    let last: &[u8; LAST] = text.last_chunk()?;
+fn bit_of(last: &[u8; LAST]) -> usize {
     let number = last
         .iter()
         .fold(0, |number, byte| number << 8 | u32::from(*byte));
     // Fibonacci hashing: the upper bits of the product depend on all bytes.
-    Some((number.wrapping_mul(0x9e37_79b1) >> (32 - BITS.ilog2())) as usize)
+    (number.wrapping_mul(0x9e37_79b1) >> (32 - BITS.ilog2())) as usize
 }
 
 #[cfg(test)]

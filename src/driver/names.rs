@@ -1,10 +1,10 @@
-//! The names that a driver's compiler may ask the environment for: all text in the data of its libraries that could be a name.
+//! The names that a driver's compiler may ask the environment for: all that could be a name in its libraries.
 //!
 //! Lists of variables that were written from documents are never complete (measured: Intel's CPU runtime adds
 //! `OPENCL_PROGRAM_COMPILE_OPTIONS` to every build, which no manual names). So a variable counts if its name occurs in a library.
 //!
-//! Linkers merge tails, so a name may be the end of a longer text: see `name_texts`. This is evidence and no proof: a name that is put
-//! together at run time is not found. For that the profiles have prefixes.
+//! Linkers merge tails, so a name may be the end of a longer text, and compilers may leave no more than its beginning: see `name_traces`.
+//! This is evidence and no proof: a name that is put together at run time is not found. For that the profiles have prefixes.
 //!
 //! The set is made once for a list of libraries and kept in the cache directory, by the second process that asks for a name: see
 //! `name_search`. Reading the libraries takes 0.28 s of CPU time for PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process
@@ -19,8 +19,10 @@ use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::file_memory::{FileMemory, list_identity};
-use super::name_ends::{LENGTH, MIN_LENGTH, is_in_a_name};
-use super::name_texts::read_texts;
+use super::name_beginnings::{self, Beginning};
+use super::name_bytes::is_in_a_name;
+use super::name_ends::{LENGTH, MIN_LENGTH};
+use super::name_traces::{Trace, read_traces};
 use super::real_paths::says_what_is_there;
 use super::scanned_library::ScannedLibrary;
 use crate::framing;
@@ -29,7 +31,7 @@ const BLOCK: usize = 4096;
 /// Blocks of a file that are kept when they were read. The usual 30 variables of a process lie in 20 of them, and each is looked for in
 /// turn (measured with strace on PoCL: 60 reads without).
 const KEPT_BLOCKS: usize = 32;
-const MAGIC: &[u8] = b"oclcache names 4";
+const MAGIC: &[u8] = b"oclcache names 5";
 /// Magic number and length of the index: a frame (see `framing`) of the identity of the libraries and a row for each block. The
 /// blocks follow it, since only some of them are read.
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
@@ -40,7 +42,10 @@ const MAX_NAMES: usize = 4 << 20;
 /// Names that are remembered while they are gathered, so that most frequent names are kept once.
 const RECENT: usize = 1 << 14;
 
-/// The end of a name, last byte first, filled with zeros.
+/// The end of `/proc/self/environ`. It is not looked for in code, where LLVM has its first letters, of `environment`.
+pub(super) const FIRST_ENVIRONMENT: &[u8] = b"environ";
+
+/// A trace of a name, last byte first, filled with zeros.
 type Reversed = [u8; LENGTH];
 /// The same as three big-endian numbers, in the same order: sorting a library's names by these takes a third of the time.
 type Packed = [u64; LENGTH / size_of::<u64>()];
@@ -134,10 +139,19 @@ impl Names {
 
     /// Whether the name may be asked for. None if that is unknown, because a file is damaged: it may have every name.
     pub fn find(&mut self, name: &[u8]) -> Option<bool> {
-        let Some(end) = end_of(name) else {
+        let Some(traces) = traces_of(name) else {
             return Some(true);
         };
-        let (wanted, length) = (reversed(end), end.len());
+        for trace in traces {
+            if self.has_trace(&trace)? {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    fn has_trace(&mut self, trace: &[u8]) -> Option<bool> {
+        let (wanted, length) = (reversed(trace), trace.len());
         match self {
             Names::All => None,
             Names::Remembered(index, file, blocks) => index.has(&wanted, length, |number| {
@@ -271,16 +285,20 @@ fn unpacked(name: &Packed) -> Reversed {
     bytes
 }
 
-/// The end of a name by which it is recognized, of at most [`LENGTH`] bytes. None: it is too short, so it may be anywhere.
-///
-/// A name that cannot be text in data is recognized by what follows its last other byte: `%` and the like occur only in names of bash's
-/// functions.
-pub(super) fn end_of(name: &[u8]) -> Option<&[u8]> {
-    let end = name
-        .rsplit(|byte| !is_in_a_name(*byte))
-        .next()
-        .unwrap_or_default();
-    (end.len() >= MIN_LENGTH).then(|| &end[end.len().saturating_sub(LENGTH)..])
+/// What a name leaves in a library that has it, at least one of these: its end before a NUL, of at most [`LENGTH`] bytes, or one of its
+/// beginnings. None: the name may be anywhere, because it is too short, or has bytes that no driver's name has.
+pub(super) fn traces_of(name: &[u8]) -> Option<Vec<Vec<u8>>> {
+    if name.len() < MIN_LENGTH || !name.iter().copied().all(is_in_a_name) {
+        return None;
+    }
+    let end = &name[name.len().saturating_sub(LENGTH)..];
+    let mut traces = vec![end.to_vec()];
+    let mut add = |beginning: Beginning| traces.push(beginning.as_bytes().to_vec());
+    match name == FIRST_ENVIRONMENT {
+        true => add(name_beginnings::of_first_environment()),
+        false => name_beginnings::of_name(name).for_each(add),
+    }
+    Some(traces)
 }
 
 fn reversed(end: &[u8]) -> Reversed {
@@ -296,9 +314,12 @@ fn reversed(end: &[u8]) -> Reversed {
 /// # Errors
 /// A library cannot be read, is no ELF file or was replaced, or has too many names.
 pub fn scan(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Vec<u8>> {
-    let of_each = read_texts(libraries, memory, |texts| {
+    let of_each = read_traces(libraries, memory, |traces| {
         let mut gathered = Gathered::default();
-        texts.each(|text| gathered.add_end(text))?;
+        traces.each(|trace| match trace {
+            Trace::Text(text) => gathered.add_end(text),
+            Trace::Beginning(beginning) => gathered.add(reversed(beginning.as_bytes())),
+        })?;
         gathered.remove_repeated();
         Ok(gathered.names)
     })?;

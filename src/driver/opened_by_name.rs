@@ -58,8 +58,8 @@ fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Fi
     };
     let of_each = read_parts(libraries, memory, |part| {
         let mut names = FileNames::new();
-        part.each_chunk(2 * MAX_LENGTH, |chunk, _| {
-            add_names(chunk, &mut names);
+        part.each_chunk_of_data(2 * MAX_LENGTH, |chunk| {
+            add_names(chunk.bytes, &mut names);
             check(&names)
         })?;
         Ok(names)

@@ -1,7 +1,6 @@
-//! The libraries of a driver whose data is searched for texts: what they are, and how they are read.
+//! The libraries of a driver that are searched for texts: what they are, and how they are read.
 //!
-//! Most of the data of a driver is often in one library, 43 of 60 MB in rusticl's LLVM, so each is read in parts, on several threads at
-//! once.
+//! Most of a driver is often in one library, 43 of 60 MB of data in rusticl's LLVM, so each is read in parts, on several threads at once.
 
 use std::io;
 use std::ops::Range;
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::elf::Elf;
+use super::elf::{Chunk, Elf};
 use super::file_memory::FileMemory;
 use super::identity::{build_id_value, content_value};
 use super::loaded::Object;
@@ -18,7 +17,7 @@ use crate::parallel_files;
 /// How many bytes of a file have a part of their own. To begin a part costs 0.1 ms.
 const PART: u64 = 16 << 20;
 
-/// A library or program of a driver, whose data is searched.
+/// A library or program of a driver, which is searched.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ScannedLibrary {
     /// Its build-id or content, as in a key.
@@ -81,12 +80,15 @@ impl ScannedLibrary {
     }
 }
 
-/// A part of the data of a library.
+/// A part of a library.
 pub(super) struct Part {
     pub elf: Elf,
-    /// Where it is in the file, and how many bytes of the same data lie before it.
-    pieces: Vec<(Range<u64>, u64)>,
+    data: Vec<Piece>,
+    code: Vec<Piece>,
 }
+
+/// Where a piece of data or code is in the file, and how many bytes of the same section lie before it.
+type Piece = (Range<u64>, u64);
 
 /// Which part of a library.
 struct PartOf<'a> {
@@ -102,15 +104,18 @@ impl PartOf<'_> {
     /// The library cannot be read, or is no ELF file.
     fn open(&self) -> io::Result<Part> {
         let elf = Elf::open(&self.library.path)?.ok_or(io::ErrorKind::InvalidData)?;
-        let data = elf.data(&elf.sections()?);
-        let pieces = cut(&data, self.number, self.parts);
-        Ok(Part { elf, pieces })
+        let sections = elf.sections()?;
+        let part_of = |places: Vec<_>| cut(&places, self.number, self.parts);
+        Ok(Part {
+            data: part_of(elf.data(&sections)),
+            code: part_of(elf.code(&sections)),
+            elf,
+        })
     }
 }
 
-/// The data at these places, cut into so many parts of equal length: the pieces of the part of this number, and how many bytes of its place
-/// lie before each.
-fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<(Range<u64>, u64)> {
+/// The bytes at these places, cut into so many parts of equal length: the pieces of the part of this number.
+fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<Piece> {
     let length = |place: &Range<u64>| place.end.saturating_sub(place.start);
     let total = places.iter().map(length).fold(0, u64::saturating_add);
     let share = total.div_ceil(parts);
@@ -131,21 +136,45 @@ fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<(Range<u64>, u64)>
 }
 
 impl Part {
-    /// Calls the function with all data, a chunk at a time. A chunk begins with up to `overlap` bytes that lie before its new ones, which
-    /// begin at the number. Those bytes are the same however a library is parted.
+    /// Calls the function with all data, a chunk at a time. A chunk begins with up to `overlap` bytes that lie before its new ones. Those
+    /// bytes are the same however a library is parted.
     ///
     /// # Errors
     /// The library cannot be read, or the function fails.
-    pub fn each_chunk(
+    pub fn each_chunk_of_data(
         &self,
         overlap: usize,
-        mut each: impl FnMut(&[u8], usize) -> io::Result<()>,
+        each: impl FnMut(Chunk<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        for (place, before) in &self.pieces {
+        self.each_chunk(&self.data, overlap, each)
+    }
+
+    /// The same for machine code.
+    ///
+    /// # Errors
+    /// The library cannot be read, or the function fails.
+    pub fn each_chunk_of_code(
+        &self,
+        overlap: usize,
+        each: impl FnMut(Chunk<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.each_chunk(&self.code, overlap, each)
+    }
+
+    fn each_chunk(
+        &self,
+        pieces: &[Piece],
+        overlap: usize,
+        mut each: impl FnMut(Chunk<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for (place, before) in pieces {
             let mut known = overlap.min(usize::try_from(*before).unwrap_or(overlap));
             let place = place.start - known as u64..place.end;
-            self.elf.each_chunk(&[place], overlap, |chunk, new| {
-                each(chunk, new.max(std::mem::take(&mut known)))
+            self.elf.each_chunk(&[place], overlap, |chunk| {
+                each(Chunk {
+                    new: chunk.new.max(std::mem::take(&mut known)),
+                    ..chunk
+                })
             })?;
         }
         Ok(())
@@ -226,18 +255,18 @@ mod tests {
                     parts,
                 };
                 let part = part.open().expect("a library");
-                let chunk = |chunk: &[u8], new: usize| {
+                let chunk = |Chunk { bytes, new, .. }: Chunk<'_>| {
                     if new == 0 {
                         begins.push(all.len());
                     }
                     // There is less only where a section begins.
                     let begin = begins.last().expect("a section");
                     assert_eq!(new, OVERLAP.min(all.len() - begin), "{number} of {parts}");
-                    assert!(all.ends_with(&chunk[..new]), "{number} of {parts}");
-                    all.extend(&chunk[new..]);
+                    assert!(all.ends_with(&bytes[..new]), "{number} of {parts}");
+                    all.extend(&bytes[new..]);
                     Ok(())
                 };
-                part.each_chunk(OVERLAP, chunk).expect("read");
+                part.each_chunk_of_data(OVERLAP, chunk).expect("read");
             }
             (all, begins)
         };

@@ -326,12 +326,13 @@ const USUAL: &str = "BASH_ENV BROWSER BUILD_ID CARGO_HOME CI_COMMIT_SHA CLICOLOR
     SESSION_MANAGER SGE_TASK_ID SIZE SSH_AUTH_SOCK SUDO_USER TERM_PROGRAM TMUX USERNAME VERSION VIRTUAL_ENV VTE_VERSION \
     WAYLAND_DISPLAY XAUTHORITY XMODIFIERS ZDOTDIR http_proxy";
 
-/// A name of few letters may be the end of a text, so some of these are in keys that change nothing. More than now shall not be.
+/// A name of few letters may be the end of a text or be in code by chance, so some of these are in keys that change nothing. More than now
+/// shall not be.
 #[test]
 fn few_usual_variables_are_in_keys() {
     for (driver, most) in [
         (Driver::Pocl, 12),
-        (Driver::Intel, 12),
+        (Driver::Intel, 13),
         (Driver::Rusticl, 12),
         (Driver::IntelGpu, 12),
     ] {

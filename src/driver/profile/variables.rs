@@ -173,6 +173,15 @@ static NEUTRAL: &[&str] = &[
     "OPENCL_LAYER_PATH",
 ];
 
+/// Whether a name is of the form `LikeThis`.
+pub fn is_camel_case(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_uppercase())
+        && name.contains(|character: char| character.is_ascii_lowercase())
+        && name
+            .chars()
+            .all(|character| character.is_ascii_alphanumeric())
+}
+
 /// Whether a variable that no driver's list names changes nothing for any driver.
 fn is_neutral(name: &str) -> bool {
     NEUTRAL.iter().any(|known| fits(known, name))
@@ -263,5 +272,15 @@ mod tests {
         assert!(pocl.is_default("POCL_IGNORE_CL_STD", b"0"));
         assert!(!pocl.is_default("POCL_IGNORE_CL_STD", b"1"));
         assert!(!pocl.is_default("POCL_CPU_JIT", b"0"));
+    }
+
+    #[test]
+    fn names_of_debug_keys_are_told_from_those_of_other_programs() {
+        for name in ["InjectInternalBuildOptions", "UseBindlessMode"] {
+            assert!(is_camel_case(name), "{name}");
+        }
+        for name in ["HOME", "Path_X", "inject", "LC_ALL", ""] {
+            assert!(!is_camel_case(name), "{name}");
+        }
     }
 }
