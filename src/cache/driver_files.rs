@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 
 use super::Cache;
+use crate::driver::content_value;
 use crate::driver::file_memory::FileMemory;
 use crate::driver::look::FactBytes;
-use crate::parallel_files;
 use crate::store::library_facts;
 
 impl FileMemory for Cache {
@@ -16,8 +16,8 @@ impl FileMemory for Cache {
     }
 
     fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        let size = |path: &&Path| parallel_files::size(path);
-        parallel_files::map(paths, size, |path| self.identity(path))
+        let digests = self.digests.digests(self.store(), paths).into_iter();
+        digests.map(|digest| Ok(content_value(&digest?))).collect()
     }
 
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {

@@ -8,13 +8,13 @@
 //! times. A file whose times are not those of a clock is remembered while its mount lasts, or for this process only: see
 //! `file_fingerprint`.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Store, TEMPORARY};
+use crate::content_digest::{self, SeenFile};
 use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Validity};
 use crate::fork_safety::Mutex;
 use crate::framing;
@@ -54,6 +54,14 @@ impl State {
     }
 }
 
+/// What is known of a file.
+enum Seen {
+    /// Its digest.
+    Known([u8; 32]),
+    /// Its state, how long that tells every change, and the mount during which it does.
+    Unknown(FileFingerprint, Validity, Option<MountIdentity>),
+}
+
 impl Digests {
     /// Nothing is read before the first digest is asked for.
     pub fn new() -> Digests {
@@ -67,13 +75,57 @@ impl Digests {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     pub fn digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
-        // Try again: a new link to a file changes its ctime but not its content.
-        (1..ATTEMPTS)
-            .find_map(|_| self.try_digest(store, path).ok())
-            .map_or_else(|| self.try_digest(store, path), Ok)
+        let digest = self.digests(store, &[path]).pop();
+        digest.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
-    fn try_digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
+    /// The same of several files, which are read on several threads.
+    pub fn digests(&self, store: Option<&Store>, paths: &[&Path]) -> Vec<io::Result<[u8; 32]>> {
+        let mut digests = self.try_digests(store, paths);
+        // Try again: a new link to a file changes its ctime but not its content.
+        for _ in 1..ATTEMPTS {
+            let failed: Vec<usize> = (0..paths.len())
+                .filter(|index| digests[*index].is_err())
+                .collect();
+            if failed.is_empty() {
+                break;
+            }
+            let again: Vec<&Path> = failed.iter().map(|index| paths[*index]).collect();
+            for (index, digest) in failed.into_iter().zip(self.try_digests(store, &again)) {
+                digests[index] = digest;
+            }
+        }
+        digests
+    }
+
+    fn try_digests(&self, store: Option<&Store>, paths: &[&Path]) -> Vec<io::Result<[u8; 32]>> {
+        let seen: Vec<io::Result<Seen>> = paths.iter().map(|path| self.see(store, path)).collect();
+        let unknown = paths
+            .iter()
+            .zip(&seen)
+            .filter_map(|(path, seen)| match seen {
+                Ok(Seen::Unknown(state, ..)) => Some(SeenFile {
+                    path,
+                    state: *state,
+                }),
+                _ => None,
+            });
+        let unknown: Vec<SeenFile<'_>> = unknown.collect();
+        let mut read = content_digest::of_files(&unknown).into_iter();
+        let digest_of = |seen| match seen {
+            Ok(Seen::Known(digest)) => Ok(digest),
+            Ok(Seen::Unknown(state, validity, mount)) => {
+                let digest = read.next().ok_or(io::ErrorKind::NotFound)??;
+                self.remember(state, validity, mount, digest);
+                Ok(digest)
+            }
+            Err(error) => Err(error),
+        };
+        seen.into_iter().map(digest_of).collect()
+    }
+
+    /// The digest of the file at this path, or its state if that digest is unknown.
+    fn see(&self, store: Option<&Store>, path: &Path) -> io::Result<Seen> {
         let metadata = std::fs::metadata(path)?;
         let stamp = FileFingerprint::of(&metadata);
         let mut state = self.state.lock();
@@ -85,23 +137,32 @@ impl Digests {
         if !metadata.is_file() {
             return Err(regular_file::is_none());
         }
-        let opened = regular_file::open_seen(path)?;
-        let (mut file, _) = opened.ok_or_else(regular_file::is_none)?;
-        // Opened for it as well: it may have been remembered by a process that has more rights.
-        if let Some((mount, digest)) = known
-            && (mount.is_none() || mount == MountIdentity::at(path))
-        {
-            return Ok(digest);
+        match known {
+            Some((mount, digest)) if mount.is_none() || mount == MountIdentity::at(path) => {
+                // Opened for it as well: it may have been remembered by a process that has more rights.
+                regular_file::open_seen(path)?.ok_or_else(regular_file::is_none)?;
+                Ok(Seen::Known(digest))
+            }
+            _ => {
+                // Judged before it is read: that may take seconds, in which a fresh file becomes one that looks settled.
+                let validity = stamp.validity(path, &mut FileSystems::default());
+                let mount = match validity {
+                    Validity::Mount => MountIdentity::at(path),
+                    _ => None,
+                };
+                Ok(Seen::Unknown(stamp, validity, mount))
+            }
         }
-        let digest = blake3_of(&mut file)?;
-        if FileFingerprint::of(&file.metadata()?) != stamp {
-            return Err(io::Error::other("it changed while it was read"));
-        }
-        let validity = stamp.validity(path, &mut FileSystems::default());
-        let mount = match validity {
-            Validity::Mount => MountIdentity::at(path),
-            _ => None,
-        };
+    }
+
+    /// Remembers the digest of a file that was read.
+    fn remember(
+        &self,
+        stamp: FileFingerprint,
+        validity: Validity,
+        mount: Option<MountIdentity>,
+        digest: [u8; 32],
+    ) {
         let mut state = self.state.lock();
         match (validity, &mount) {
             (Validity::Moment, _) => {}
@@ -114,7 +175,6 @@ impl Digests {
                 state.changed = true;
             }
         }
-        Ok(digest)
     }
 
     /// The next [`Digests::save`] writes all digests: it is into another store.
@@ -175,24 +235,9 @@ pub(super) fn is_host(name: &str) -> bool {
     name.len() == 16 && name.bytes().all(is_digit)
 }
 
-fn blake3_of(file: &mut File) -> io::Result<[u8; 32]> {
-    let mut hash = blake3::Hasher::new();
-    // Small enough for the reserve (see `reserve`) if the system has no memory left.
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(hash.finalize().into()),
-            Ok(length) => {
-                hash.update(&buffer[..length]);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
 
     use super::super::Limits;
