@@ -45,6 +45,24 @@ pub struct FileFingerprint {
     changed: (i64, i64),
 }
 
+/// Seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Seconds(i64);
+
+impl Seconds {
+    /// The present time.
+    pub fn now() -> Seconds {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Seconds(since.map_or(0, |since| since.as_secs() as i64))
+    }
+}
+
+impl Default for Seconds {
+    fn default() -> Seconds {
+        Seconds::now()
+    }
+}
+
 /// How long every change of a file shows in its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Validity {
@@ -137,12 +155,10 @@ impl FileFingerprint {
         self.size
     }
 
-    /// How long every change of the file at this path, which has this fingerprint, shows in it.
-    pub fn validity(&self, path: &Path, systems: &mut FileSystems) -> Validity {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs() as i64);
-        self.validity_at(now, systems.change_time(self, path))
+    /// How long every change of the file at this path, which has this fingerprint, shows in it. `seen`: when it was seen, or
+    /// before. Reading takes seconds, after which a fresh file would look settled.
+    pub fn validity(&self, path: &Path, seen: Seconds, systems: &mut FileSystems) -> Validity {
+        self.validity_at(seen.0, systems.change_time(self, path))
     }
 
     /// How long every change of a file with this fingerprint shows in it. `now`: seconds since 1970; `change_time`: of its file system.
@@ -212,7 +228,7 @@ mod tests {
         let mut systems = FileSystems::default();
         let path = Path::new("/proc/self/status");
         let state = FileFingerprint::at(path).expect("a file");
-        assert!(state.validity(path, &mut systems) <= Validity::Process);
+        assert!(state.validity(path, Seconds::now(), &mut systems) <= Validity::Process);
         assert_eq!(systems.0.get(&state.file.0), Some(&ChangeTime::Foreign));
     }
 

@@ -18,12 +18,14 @@ pub use watched_paths::{Mounts, WatchedPaths};
 
 use super::path_map::PathMap;
 use super::search_path;
-use crate::file_fingerprint::{FileFingerprint, FileId};
+use crate::file_fingerprint::{FileFingerprint, FileId, Seconds};
 
 /// Finds real paths. Each component is looked at once: libraries are in few directories, and links are mostly within those. So it
 /// is valid for one look at a driver, not for a later one.
 #[derive(Default)]
 pub struct RealPaths {
+    /// Before any state was taken.
+    begun: Seconds,
     parts: RefCell<HashMap<PathBuf, Part>>,
     watched: RefCell<HashMap<PathBuf, Option<FileFingerprint>>>,
     /// The directories in which real paths of files are.
@@ -114,6 +116,11 @@ pub fn holds_no_library(directory: &Path) -> bool {
 const MAX_LINKS: usize = 40;
 
 impl RealPaths {
+    /// A time before any state was taken.
+    pub fn begun(&self) -> Seconds {
+        self.begun
+    }
+
     /// Notes the state of a file or directory that is going to be read. Returns the state.
     pub fn watch(&self, path: &Path) -> Option<FileFingerprint> {
         if let Some(known) = self.watched.borrow().get(path) {

@@ -136,10 +136,11 @@ pub fn remember<T: Serialize>(
 ) -> WatchedPaths {
     // The state of what could not be read does not tell that it could not.
     let may_be_kept = real.may_be_kept();
+    let begun = real.begun();
     let watched = real.into_watched();
     if may_be_kept
         && !watched.is_empty()
-        && let (_, Some(mounts)) = watched.validity()
+        && let (_, Some(mounts)) = watched.validity(begun)
         && let Ok(bytes) = framing::encode(MAGIC, &(identity, mounts, &watched, found))
     {
         memory.remember_part(identity, &bytes);
@@ -181,7 +182,15 @@ mod tests {
         // What has just changed may change again within the resolution of its times.
         remember(&other, &settled, look(&absent), &memory);
         assert_eq!(recalled(&other), None);
+        // Also if it looks settled when a slow search ends.
+        let slow = look(&absent);
+        std::thread::sleep(std::time::Duration::from_millis(3100));
+        remember(&other, &settled, slow, &memory);
+        assert_eq!(recalled(&other), None);
+        remember(&other, &settled, look(&absent), &memory);
+        assert!(recalled(&other).is_some());
         // Nor is it known who made the times here.
+        let other = [8; 32];
         remember(&other, &settled, look(Path::new("/proc/version")), &memory);
         assert_eq!(recalled(&other), None);
     }

@@ -180,11 +180,12 @@ impl FoundTools {
         let mut chosen = found.programs.chosen.iter();
         let may_be_kept =
             preloads.is_empty() && chosen.all(|one| is_script(&one.path) == Some(false));
+        let begun = real.begun();
         let watched = match may_be_kept {
             true => search_memory::remember(&identity, &found, real, memory),
             false => real.into_watched(),
         };
-        let (validity, _) = watched.validity();
+        let (validity, _) = watched.validity(begun);
         Some((found, watched, validity))
     }
 

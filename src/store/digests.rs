@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Store, TEMPORARY};
 use crate::content_digest::{self, SeenFile};
-use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Validity};
+use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Seconds, Validity};
 use crate::fork_safety::Mutex;
 use crate::framing;
 use crate::host;
@@ -126,6 +126,7 @@ impl Digests {
 
     /// The digest of the file at this path, or its state if that digest is unknown.
     fn see(&self, store: Option<&Store>, path: &Path) -> io::Result<Seen> {
+        let seen = Seconds::now();
         let metadata = std::fs::metadata(path)?;
         let stamp = FileFingerprint::of(&metadata);
         let mut state = self.state.lock();
@@ -144,8 +145,7 @@ impl Digests {
                 Ok(Seen::Known(digest))
             }
             _ => {
-                // Judged before it is read: that may take seconds, in which a fresh file becomes one that looks settled.
-                let validity = stamp.validity(path, &mut FileSystems::default());
+                let validity = stamp.validity(path, seen, &mut FileSystems::default());
                 let mount = match validity {
                     Validity::Mount => MountIdentity::at(path),
                     _ => None,
@@ -286,10 +286,12 @@ mod tests {
             .find(|path| {
                 let state = FileFingerprint::at(path);
                 let mut systems = FileSystems::default();
-                state.is_some_and(|state| match state.validity(path, &mut systems) {
-                    Validity::Moment | Validity::Process => false,
-                    Validity::Mount => MountIdentity::at(path).is_some(),
-                    Validity::Lasting => true,
+                state.is_some_and(|state| {
+                    match state.validity(path, Seconds::now(), &mut systems) {
+                        Validity::Moment | Validity::Process => false,
+                        Validity::Mount => MountIdentity::at(path).is_some(),
+                        Validity::Lasting => true,
+                    }
                 })
             })
             .expect("a settled file")

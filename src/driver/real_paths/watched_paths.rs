@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::holds_no_library;
 use crate::driver::path_map::PathMap;
-use crate::file_fingerprint::{FileFingerprint, FileId, FileSystems, MountIdentity, Validity};
+use crate::file_fingerprint::{
+    FileFingerprint, FileId, FileSystems, MountIdentity, Seconds, Validity,
+};
 
 /// What a search has looked at: the states of files and directories, each taken before something was read there, and how real paths
 /// were found.
@@ -78,14 +80,15 @@ impl WatchedPaths {
     }
 
     /// How long every change of these shows in the states. For later processes: while these mounts last. None: they cannot tell.
-    pub fn validity(&self) -> (Validity, Option<Mounts>) {
+    /// `seen`: when the states were taken, or before.
+    pub fn validity(&self, seen: Seconds) -> (Validity, Option<Mounts>) {
         let mut systems = FileSystems::default();
         let (mut all, mut mounts) = (Validity::Lasting, HashMap::new());
         for (path, state) in self.iter() {
             let Some(state) = state else {
                 continue;
             };
-            let validity = state.validity(path, &mut systems);
+            let validity = state.validity(path, seen, &mut systems);
             all = all.min(validity);
             if validity == Validity::Mount {
                 mounts.entry(state.file.0).or_insert(path);
