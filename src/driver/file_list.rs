@@ -32,6 +32,7 @@ use super::scanned_library::ScannedLibrary;
 use super::search_memory;
 use super::search_path::{add_new, library_path_at_start, linker_directories, with_subdirectories};
 use crate::file_fingerprint::FileFingerprint;
+use crate::linker_lock;
 
 /// The files of a driver, all by their real paths.
 #[derive(Serialize, Deserialize)]
@@ -138,20 +139,24 @@ impl<'a> ListedFiles<'a> {
         objects: &'a [Object],
         memory: &dyn FileMemory,
     ) -> Result<ListedFiles<'a>, Unidentified> {
-        let candidates = Candidates::of(driver, objects);
-        let identity = candidates.search_identity(memory);
-        memory.begin(&identity);
-        let mut taken = Instant::now();
-        let (list, watched) = match search_memory::recall(&identity, memory) {
-            Some(recalled) => recalled,
-            None => {
-                taken = Instant::now();
-                let real = RealPaths::default();
-                let list = candidates.search(&real, memory)?;
-                let watched = search_memory::remember(&identity, &list, real, memory);
-                (list, watched)
+        // Complete: what is found while the dynamic linker answers nothing is kept by nobody.
+        let found = linker_lock::complete(|| {
+            let candidates = Candidates::of(driver, objects);
+            let identity = candidates.search_identity(memory);
+            memory.begin(&identity);
+            let taken = Instant::now();
+            if let Some((list, watched)) = search_memory::recall(&identity, memory) {
+                return Ok::<_, Unidentified>((candidates, taken, list, Ok(watched)));
             }
-        };
+            let taken = Instant::now();
+            let real = RealPaths::default();
+            let list = candidates.search(&real, memory)?;
+            Ok((candidates, taken, list, Err((identity, real))))
+        });
+        let (candidates, taken, list, states) = found.ok_or(Unidentified::ForNow)??;
+        let watched = states.unwrap_or_else(|(identity, real)| {
+            search_memory::remember(&identity, &list, real, memory)
+        });
         let mappings = Mappings::now();
         let places = list.places_of(&candidates, &watched, &mappings);
         let places = places.ok_or(Unidentified::ForGood)?;
