@@ -57,6 +57,7 @@ impl Seconds {
     }
 }
 
+/// So that what derives its default begins now.
 impl Default for Seconds {
     fn default() -> Seconds {
         Seconds::now()
