@@ -22,7 +22,7 @@ use crate::host;
 use crate::regular_file;
 
 pub(super) const DIRECTORY: &str = "digests";
-const MAGIC: &[u8] = b"oclcdig3";
+const MAGIC: &[u8] = b"oclcdig4";
 /// A driver has some dozens of files. Forgetting a digest costs only time.
 const MAX_REMEMBERED: usize = 4096;
 /// How often a file is read that changes while it is read.
@@ -100,28 +100,35 @@ impl Digests {
 
     fn try_digests(&self, store: Option<&Store>, paths: &[&Path]) -> Vec<io::Result<[u8; 32]>> {
         let seen: Vec<io::Result<Seen>> = paths.iter().map(|path| self.see(store, path)).collect();
-        let unknown = paths
+        let mut unknown: Vec<SeenFile<'_>> = Vec::new();
+        for (path, seen) in paths.iter().zip(&seen) {
+            // Another path may lead to a file of the list.
+            if let Ok(Seen::Unknown(state, ..)) = *seen
+                && !unknown.iter().any(|other| other.state == state)
+            {
+                unknown.push(SeenFile { path, state });
+            }
+        }
+        let mut read = unknown
             .iter()
-            .zip(&seen)
-            .filter_map(|(path, seen)| match seen {
-                Ok(Seen::Unknown(state, ..)) => Some(SeenFile {
-                    path,
-                    state: *state,
-                }),
-                _ => None,
-            });
-        let unknown: Vec<SeenFile<'_>> = unknown.collect();
-        let mut read = content_digest::of_files(&unknown).into_iter();
-        let digest_of = |seen| match seen {
+            .zip(content_digest::of_files(&unknown))
+            .peekable();
+        let digest_of = |(path, seen): (&&Path, _)| match seen {
             Ok(Seen::Known(digest)) => Ok(digest),
             Ok(Seen::Unknown(state, validity, mount)) => {
-                let digest = read.next().ok_or(io::ErrorKind::NotFound)??;
-                self.remember(state, validity, mount, digest);
-                Ok(digest)
+                match read.next_if(|(file, _)| file.state == state) {
+                    Some((_, digest)) => {
+                        let digest = digest?;
+                        self.remember(state, validity, mount, digest);
+                        Ok(digest)
+                    }
+                    // It was read by another path, and may be remembered. This one must lead there as well.
+                    None => self.digest(store, path),
+                }
             }
             Err(error) => Err(error),
         };
-        seen.into_iter().map(digest_of).collect()
+        paths.iter().zip(seen).map(digest_of).collect()
     }
 
     /// The digest of the file at this path, or its state if that digest is unknown.
@@ -297,7 +304,15 @@ mod tests {
             .expect("a settled file")
             .to_owned();
         let first = Digests::new();
-        let digest = first.digest(Some(&store), &settled).expect("read");
+        // One file, also if several paths lead there.
+        let read = first
+            .digests(Some(&store), &[&settled, &settled])
+            .into_iter();
+        let [digest, again] = &read.map(|digest| digest.expect("read")).collect::<Vec<_>>()[..]
+        else {
+            panic!("two digests");
+        };
+        assert_eq!(digest, again);
         first.save(&store);
         assert_eq!(load(&store).expect("saved").len(), 1);
         let another = directory.path().join("another");
@@ -309,7 +324,7 @@ mod tests {
         assert_eq!(load(&another).expect("saved").len(), 1);
         assert_eq!(
             Digests::new().digest(Some(&store), &settled).expect("read"),
-            digest
+            *digest
         );
         let file = store.root().path().join(DIRECTORY).join(host());
         let mut bytes = std::fs::read(&file).expect("read");
@@ -318,7 +333,7 @@ mod tests {
         assert!(load(&store).is_none());
         assert_eq!(
             Digests::new().digest(Some(&store), &settled).expect("read"),
-            digest
+            *digest
         );
     }
 
