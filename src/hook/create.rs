@@ -129,20 +129,24 @@ unsafe fn source_length(
             // SAFETY: by the contract.
             false => unsafe { lengths.add(index).read() },
         };
-        let text = match given {
+        let length = match given {
+            // There is no NUL before its end.
             // SAFETY: by the contract.
-            0 => unsafe { CStr::from_ptr(string) }.to_bytes(),
-            // SAFETY: by the contract.
-            _ => unsafe { std::slice::from_raw_parts(string.cast::<u8>(), given) },
+            0 => unsafe { CStr::from_ptr(string) }.to_bytes().len(),
+            _ => {
+                // SAFETY: by the contract.
+                let text = unsafe { std::slice::from_raw_parts(string.cast::<u8>(), given) };
+                let text = match index + 1 == count {
+                    true => without_terminators(text),
+                    false => text,
+                };
+                if memchr::memchr(0, text).is_some() {
+                    return None;
+                }
+                text.len()
+            }
         };
-        let text = match index + 1 == count {
-            true => without_terminators(text),
-            false => text,
-        };
-        if text.contains(&0) {
-            return None;
-        }
-        total = total.checked_add(text.len())?;
+        total = total.checked_add(length)?;
     }
     Some(total)
 }
