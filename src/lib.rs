@@ -66,7 +66,7 @@
 //! - `outcome`, `config`, `log`: the outcomes of a build with their reasons, the settings, and messages to people.
 //! - `lru`: values in memory that take a bounded number of bytes.
 //! - `file_fingerprint`: detects that a file has changed since it was read.
-//! - `content_digest`: computes the BLAKE3 of files, large ones in parts.
+//! - `content_digest`: computes digests of the contents of a driver's files, large ones in parts.
 //! - `host`: tells the host from others, and from itself before it was restarted.
 //! - `filesystem`: the file system of a directory, and what it guarantees.
 //! - `framing`: the magic number, length and checksum of files.

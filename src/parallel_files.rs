@@ -1,7 +1,7 @@
 //! Reads large files on several threads at once, which takes half the time on two processors.
 //!
-//! The files of a driver have up to 330 MB, and the first process with an empty cache directory reads them all before its first
-//! build (measured: 0.1 to 0.25 s on one thread).
+//! The files of a driver have up to 330 MB, and the first process that uses a driver with a new cache directory reads them all. On two
+//! processors Intel's CPU runtime is identified in 0.15 s, rusticl in 0.08 s.
 //!
 //! There are no threads for little data, and they end with the call. The calling thread reads as well, and waits only for threads that
 //! have begun. A thread may not begin for long: it needs the dynamic linker's lock, which the caller holds if it is called from a
@@ -34,7 +34,8 @@ pub fn map<T: Sync, R: Send + Sync>(
     read: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
     let sizes: Vec<u64> = files.iter().map(size).collect();
-    if sizes.iter().sum::<u64>() < MIN_BYTES || files.len() < 2 {
+    let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
+    if bytes < MIN_BYTES || files.len() < 2 {
         return files.iter().map(read).collect();
     }
     let most = (MAX_THREADS - 1).min(files.len() - 1);

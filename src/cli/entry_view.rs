@@ -197,7 +197,7 @@ pub fn value(ingredient: &Ingredient) -> String {
             None if bytes.is_empty() => "absent".to_owned(),
             None => text(bytes).to_string(),
         },
-        // "build-id ", "blake3 " or "sha256 " and the digest.
+        // "build-id ", "content " or "sha256 " and the digest.
         Kind::Driver => match bytes.iter().position(|byte| *byte == b' ') {
             Some(blank) => format!("{} {}", text(&bytes[..blank]), hex(&bytes[blank + 1..])),
             None => hex(bytes),

@@ -20,6 +20,7 @@ use super::progress::bar;
 use super::worker::private_directory;
 use super::{home, vendors};
 use crate::config::Config;
+use crate::content_digest;
 use crate::driver::{build_id_value, content_value};
 use crate::regular_file;
 use crate::store::directory::Directory;
@@ -194,7 +195,7 @@ fn values_of(library: &Path) -> Option<Vec<Vec<u8>>> {
     Some(
         build_id
             .into_iter()
-            .chain([content_value(blake3::hash(&content).as_bytes())])
+            .chain([content_value(&content_digest::of_content(&content))])
             .collect(),
     )
 }

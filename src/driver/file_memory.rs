@@ -12,7 +12,7 @@ use crate::key::ingredients::sha256;
 
 /// Facts about drivers' files that are kept from process to process.
 pub trait FileMemory {
-    /// The BLAKE3 of a file's content.
+    /// The digest of a file's content.
     ///
     /// # Errors
     /// The file cannot be read, or changes meanwhile.

@@ -515,8 +515,8 @@ fn readable(path: &Path, identity: io::Result<Vec<u8>>) -> Result<Vec<u8>, Unide
 }
 
 /// The digest of a file of the driver as it is in a key.
-pub fn content_value(blake3: &[u8; 32]) -> Vec<u8> {
-    [b"blake3 ", blake3.as_slice()].concat()
+pub fn content_value(digest: &[u8; 32]) -> Vec<u8> {
+    [b"content ", digest.as_slice()].concat()
 }
 
 /// A library's build-id as it is in a key.

@@ -22,7 +22,7 @@ use crate::key::ingredients::VERSION;
 use crate::one_call;
 use crate::proc_file;
 
-const MAGIC: &[u8] = b"oclcsrch8";
+const MAGIC: &[u8] = b"oclcsrch10";
 
 /// The identity of a search: of everything outside the file system that its result depends on.
 ///

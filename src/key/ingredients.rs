@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ pub enum Kind {
     Options = 2,
     /// An answer of a device or its platform.
     Device = 3,
-    /// A library or file of the driver, by build-id or BLAKE3.
+    /// A library or file of the driver, by build-id or content.
     Driver = 4,
     /// The processor, for devices that are one.
     Processor = 5,
@@ -232,11 +232,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "0ce8bb01171b6c6b031003c884befb887cd17461e58c43da768d81d792fd5ce6"
+            "21c1cff3bb8d4634b186c41e5756142a6e2bb48479717048a84941794eaab07d"
         );
         assert_eq!(
             key(&[]).hex(),
-            "1f23ed140ca4eda14b0bab5d8d34e15a77cc56acf418fafd41bec82a1aec42b0"
+            "aa0c96445d0c603c22a7ec63954209f038845c5de4f555c9e28039a6a720100d"
         );
     }
 

@@ -6,9 +6,9 @@
 //! v1/audit/<identity>.built     the same entry as the audit compiled it
 //! ```
 //!
-//! An identity is the digest of the driver's part of keys, so an updated driver has another identity and no mark. The cache is off
-//! if the file exists, whatever it contains: damage must not turn the cache on again. `oclcache clear` removes all marks. Archives
-//! contain none.
+//! An identity is the digest of the driver's part of keys, so an updated driver has another identity and no mark. After an update of
+//! oclcache that changes keys, so has every driver: what was changed may have mended the difference. The cache is off if the file exists,
+//! whatever it contains: damage must not turn the cache on again. `oclcache clear` removes all marks. Archives contain none.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,4 @@
-//! Remembers the BLAKE3 of driver files, some of which have hundreds of megabytes and no build-id.
-//!
-//! BLAKE3 and not the SHA-256 of the rest of a key: Intel's CPU runtime has 330 MB, which SHA-256 read in 0.21 s where the processor has
-//! instructions for it, longer than a small program compiles.
+//! Remembers the digests of driver files, some of which have hundreds of megabytes and no build-id.
 //!
 //! A digest is remembered by host, device, inode, size, mtime and ctime. No key contains these, so entries can be copied to other
 //! hosts. A file that changed less than two seconds ago is read each time, because it could change again without a change of its
@@ -22,7 +19,7 @@ use crate::host;
 use crate::regular_file;
 
 pub(super) const DIRECTORY: &str = "digests";
-const MAGIC: &[u8] = b"oclcdig4";
+const MAGIC: &[u8] = b"oclcdig6";
 /// A driver has some dozens of files. Forgetting a digest costs only time.
 const MAX_REMEMBERED: usize = 4096;
 /// How often a file is read that changes while it is read.
@@ -70,7 +67,7 @@ impl Digests {
         }
     }
 
-    /// The BLAKE3 of a file's content.
+    /// The digest of a file's content.
     ///
     /// # Errors
     /// The file cannot be read, or changes meanwhile.

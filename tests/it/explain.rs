@@ -298,7 +298,7 @@ fn a_changed_file_of_pocl_is_named() {
     fs::write(&changed, &bytes).expect("written");
     assert_eq!(run(), 1);
     let told = words(&sandbox);
-    let start = format!("driver file {name} changed (blake3 ");
+    let start = format!("driver file {name} changed (content ");
     assert!(told.len() == 1 && told[0].starts_with(&start), "{told:?}");
 }
 

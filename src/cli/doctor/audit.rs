@@ -39,7 +39,8 @@ pub fn examine(config: &Config, interrupt: &Interrupt, report: &mut DoctorReport
             report.wrong(ABOUT, text, fix);
         } else {
             let fix = Fix::command("oclcache clear").because("to forget it");
-            let text = format!("{marked}; that driver is no longer registered");
+            let text =
+                format!("{marked}; that driver is no longer registered, or its keys have changed");
             report.doubtful(ABOUT, text, fix);
         }
     }

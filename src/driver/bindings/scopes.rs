@@ -173,7 +173,7 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
         let library = crate::log::path(path);
         tracing::warn!(%library, "this library answers for functions of the driver's, and cannot be identified: nothing is cached");
     }
-    Some(format!("blake3 {}", hex(&content?)))
+    Some(format!("content {}", hex(&content?)))
 }
 
 /// The digest of a library's file, if that is what is in memory.
