@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
+use super::asked_names::AskedNames;
 use super::file_memory::FileMemory;
-use super::name_search::{has_been_asked, note_asked, search};
+use super::name_search::search;
 use super::names::{self, Names};
 use super::real_paths::says_what_is_there;
 use super::scanned_library::ScannedLibrary;
@@ -80,8 +82,7 @@ impl DriverNames {
         Some(false)
     }
 
-    /// Looks for these names, so that each one can be asked for. The first process that looks for names in some libraries searches
-    /// for its own; the second gathers all.
+    /// Looks for these names, so that each one can be asked for.
     ///
     /// # Errors
     /// A library cannot be read for now.
@@ -95,24 +96,14 @@ impl DriverNames {
                 (list.libraries.clone(), list.identity)
             };
             // Without the lock: the libraries may have to be read.
-            let recalled = Names::recall(&identity, memory);
-            let names = match recalled {
-                None if !has_been_asked(&identity, memory) => {
-                    match search(&libraries, wanted, memory) {
-                        Ok(answers) => {
-                            note_asked(&identity, memory);
-                            let answers = wanted.iter().cloned().zip(answers);
-                            self.0.lock()[index].answers.extend(answers);
-                            continue;
-                        }
-                        Err(error) if says_what_is_there(&error) => Names::All,
-                        Err(error) => return Err(error),
-                    }
+            let found = find(&libraries, &identity, wanted, memory)?;
+            let list = &mut self.0.lock()[index];
+            match found {
+                Found::All(names) => {
+                    list.names.get_or_insert(names);
                 }
-                None => Names::of(&libraries, memory)?,
-                Some(names) => names,
-            };
-            self.0.lock()[index].names.get_or_insert(names);
+                Found::Wanted(answers) => list.answers.extend(answers),
+            }
         }
         Ok(())
     }
@@ -121,6 +112,55 @@ impl DriverNames {
     pub fn changes(&self) -> usize {
         self.0.lock().len()
     }
+}
+
+/// What is known after names were looked for.
+enum Found {
+    /// All names.
+    All(Names),
+    /// Whether those that are wanted occur.
+    Wanted(HashMap<Vec<u8>, bool>),
+}
+
+/// Finds out whether these names occur in the libraries of this identity: from what earlier processes have found, or by searching or
+/// gathering. What is found is left to later processes.
+///
+/// # Errors
+/// A library cannot be read for now.
+fn find(
+    libraries: &[ScannedLibrary],
+    identity: &[u8; 32],
+    wanted: &[Vec<u8>],
+    memory: &dyn FileMemory,
+) -> io::Result<Found> {
+    if let Some(names) = Names::recall(identity, memory) {
+        return Ok(Found::All(names));
+    }
+    let mut asked = AskedNames::recall(identity, memory);
+    let new = wanted.iter().filter(|name| asked.occurs(name).is_none());
+    let new: Vec<Vec<u8>> = new.cloned().collect();
+    if !new.is_empty() {
+        if asked.are_too_many() {
+            return Names::gather(libraries, identity, memory).map(Found::All);
+        }
+        let started = Instant::now();
+        match search(libraries, &new, memory) {
+            Ok(occur) => {
+                let ms = started.elapsed().as_millis();
+                tracing::debug!(
+                    libraries = libraries.len(),
+                    names = new.len(),
+                    ms,
+                    "names of variables were looked for"
+                );
+                asked.add(new.iter().zip(occur), memory);
+            }
+            Err(error) if says_what_is_there(&error) => return Ok(Found::All(Names::All)),
+            Err(error) => return Err(error),
+        }
+    }
+    let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
+    Ok(Found::Wanted(wanted.iter().filter_map(answer).collect()))
 }
 
 #[cfg(test)]
@@ -143,14 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn the_first_process_searches_for_its_names_and_the_second_that_has_others_gathers_all() {
+    fn processes_search_for_names_that_nobody_has_asked_for_until_one_gathers_all() {
         let memory = TestMemory::new();
         let mut paths = crate::driver::loaded_paths().into_iter();
         let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
-        let path = path.expect("the C library");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let [copy, moved] = ["copy", "moved"].map(|name| directory.path().join(name));
+        std::fs::copy(path.expect("the C library"), &copy).expect("copied");
         let library = ScannedLibrary {
-            identity: content_value(&memory.digest(&path).expect("read")),
-            path,
+            identity: content_value(&memory.digest(&copy).expect("read")),
+            path: copy,
         };
         let begin = || {
             let look = Look::new(&memory);
@@ -168,14 +210,36 @@ mod tests {
         assert!(!is_gathered());
 
         let look = begin();
-        let names = DriverNames::of(vec![library]);
+        let names = DriverNames::of(vec![library.clone()]);
         assert_eq!(names.has(b"TMPDIR", &look), Some(true));
         assert_eq!(names.has(b"POCL_DEVICES", &look), Some(false));
         assert_eq!(names.has(b"LANG", &look), None, "nobody has asked");
-        assert!(!is_gathered());
         let others = ["LANG", "SSH_CONNECTION"];
         assert_eq!(asked(&names, &others, &look), [Some(true), Some(false)]);
-        assert!(is_gathered());
-        assert_eq!(names.has(b"HOME", &look), Some(true), "read from the file");
+        assert!(!is_gathered());
+
+        // A process whose search has no snapshot knows the answers as well.
+        let look = Look::new(&memory);
+        let names = DriverNames::of(vec![library.clone()]);
+        std::fs::rename(&library.path, &moved).expect("moved");
+        let all = [own, others].concat();
+        let found = asked(&names, &all, &look);
+        std::fs::rename(&moved, &library.path).expect("moved back");
+        let expected = [true, false, true, false].map(Some);
+        assert_eq!(found, expected);
+
+        let mut searches = 0;
+        while !is_gathered() {
+            let names = DriverNames::of(vec![library.clone()]);
+            let name = format!("NAME_{searches}");
+            assert_eq!(asked(&names, &[&name], &begin()), [Some(false)]);
+            searches += 1;
+            assert!(searches < 10);
+        }
+        assert!(searches > 1);
+        let look = begin();
+        let names = DriverNames::of(vec![library]);
+        assert_eq!(asked(&names, &["HOME"], &look), [Some(true)]);
+        assert_eq!(names.has(b"SHELL_OF_NOBODY", &look), Some(false));
     }
 }

@@ -7,6 +7,7 @@
 
 mod additions;
 mod application;
+mod asked_names;
 mod bindings;
 mod calls;
 pub mod cancel;

@@ -1,36 +1,15 @@
 //! Looks for single names in libraries, without gathering all that they have.
 //!
 //! The first process of an empty cache directory asks for the names of its own variables, some dozens. To gather the 200,000 names of
-//! the driver's libraries for later processes was most of what it did before its first build. So it only leaves a mark, and the next
-//! process that asks for names which nobody has asked for gathers them: see `names`.
+//! the driver's libraries for later processes was most of what it did before its first build. See `asked_names`.
 
 use std::io;
 
-use super::file_memory::{FileMemory, list_identity};
+use super::file_memory::FileMemory;
 use super::name_ends::MIN_LENGTH;
 use super::name_traces::read_traces;
 use super::names::traces_of;
-use super::opened_by_name::{checked, with_checksum};
 use super::scanned_library::ScannedLibrary;
-
-const MAGIC: &[u8; 16] = b"oclcache asked 3";
-
-/// Whether a process has looked for names in the libraries of this identity.
-pub(super) fn has_been_asked(libraries: &[u8; 32], memory: &dyn FileMemory) -> bool {
-    let identity = mark_of(libraries);
-    let mark = memory.facts(&identity).ok().flatten();
-    mark.is_some_and(|mark| checked(mark, MAGIC, &identity).is_some())
-}
-
-/// Leaves the mark that [`has_been_asked`] looks for.
-pub(super) fn note_asked(libraries: &[u8; 32], memory: &dyn FileMemory) {
-    let identity = mark_of(libraries);
-    memory.remember_facts(&identity, &with_checksum(MAGIC, &identity, b""));
-}
-
-fn mark_of(libraries: &[u8; 32]) -> [u8; 32] {
-    list_identity(MAGIC, [&libraries[..]].into_iter())
-}
 
 /// Whether each of these names may be asked for by one of the libraries: what [`super::names::Names::find`] says of them.
 ///
@@ -179,14 +158,5 @@ mod tests {
             assert_eq!(gathered.find(name), Some(*found), "{name_text}");
         }
         assert!(found.contains(&true) && found.contains(&false));
-    }
-
-    #[test]
-    fn the_first_to_ask_leaves_a_mark() {
-        let memory = TestMemory::new();
-        assert!(!has_been_asked(&[1; 32], &memory));
-        note_asked(&[1; 32], &memory);
-        assert!(has_been_asked(&[1; 32], &memory));
-        assert!(!has_been_asked(&[2; 32], &memory));
     }
 }

@@ -6,8 +6,8 @@
 //! Linkers merge tails, so a name may be the end of a longer text, and compilers may leave no more than its beginning: see `name_traces`.
 //! This is evidence and no proof: a name that is put together at run time is not found. For that the profiles have prefixes.
 //!
-//! The set is made once for a list of libraries and kept in the cache directory, by the second process that asks for a name: see
-//! `name_search`. Reading the libraries takes 0.28 s of CPU time for PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process
+//! The set is made once for a list of libraries and kept in the cache directory, where processes ask for ever new names: see
+//! `asked_names`. Reading the libraries takes 0.28 s of CPU time for PoCL and 0.35 s for Intel's CPU runtime and rusticl. A process
 //! with 1000 more variables takes 4 to 15 ms more (measured in release builds).
 
 use std::collections::HashMap;
@@ -81,16 +81,15 @@ pub struct NameIndex {
 }
 
 impl Names {
-    /// The names in the libraries: from the cache directory, or read now and stored there.
+    /// Reads the names in the libraries of this identity, and stores them in the cache directory.
     ///
     /// # Errors
     /// A library cannot be read for now. One that cannot be read for good may have every name.
-    pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Names> {
-        let identity = identity(libraries);
-        let recall = || Names::recall(&identity, memory);
-        if let Some(names) = recall() {
-            return Ok(names);
-        }
+    pub fn gather(
+        libraries: &[ScannedLibrary],
+        identity: &[u8; 32],
+        memory: &dyn FileMemory,
+    ) -> io::Result<Names> {
         let started = Instant::now();
         match scan(libraries, memory) {
             Ok(bytes) => {
@@ -101,9 +100,10 @@ impl Names {
                     ms,
                     "names of variables were gathered"
                 );
-                memory.remember_facts(&identity, &bytes);
+                memory.remember_facts(identity, &bytes);
                 // From now on read from the file as in every other process, not from memory.
-                let names = recall().or_else(|| Names::fresh(bytes, &identity));
+                let names = Names::recall(identity, memory);
+                let names = names.or_else(|| Names::fresh(bytes, identity));
                 Ok(names.unwrap_or(Names::All))
             }
             Err(error) if !says_what_is_there(&error) => Err(error),
@@ -180,6 +180,13 @@ impl Names {
 
 #[cfg(test)]
 impl Names {
+    /// The names in the libraries: from the cache directory, or gathered now.
+    pub fn of(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Names> {
+        let identity = identity(libraries);
+        let recalled = Names::recall(&identity, memory);
+        recalled.map_or_else(|| Names::gather(libraries, &identity, memory), Ok)
+    }
+
     /// Whether the name may be asked for. A damaged file has every name.
     fn has(&mut self, name: &[u8]) -> bool {
         self.find(name).unwrap_or(true)
