@@ -1,11 +1,17 @@
 """ci/bench gate: compares this release with the figures in docs/internals/figures.md, by ratios, and fails if one is more than 5 % larger.
 
 Each ratio is that of two ways that took turns, so a slower machine changes it less than the times. What is larger is measured once
-more, since other work on the machine meets some turns more than others.
+more, since other work on the machine meets some turns more than others. A ratio still depends on the machine: on another one, later
+hits on Intel's GPU driver took 4.2 times the limit, not 3.8, with an old release as well. So what is larger twice takes turns with the
+release that the figure is of, and fails if it is slower than that one.
 """
 
+import contextlib
+import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 
 import bench_builds
 import figures
@@ -73,10 +79,111 @@ def committed(text):
     return found
 
 
-def measured():
-    """The ratios of the program on each driver that is there."""
+def cells(text, driver, name):
+    r"""The cells of a page that tell this ratio of the program on this driver.
+
+    >>> cells("| | later / limit |\n|-|-|\n| A: 10 kernels | 1.2 (1.1 to 1.3) |", "A", "later hit / limit")
+    ['1.2 (1.1 to 1.3)']
+    """
+    columns = RATIOS[name][3]
+    return [row[column] for row in rows(text) if row.get("") == f"{driver}: {PROGRAM}" for column in columns if column in row]
+
+
+def git(*arguments):
+    return subprocess.run(["git", "-C", str(measure.TOP), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def origin(driver, name):
+    """The commit that this ratio was committed with: the last one that wrote one of its cells."""
+    text = COMMITTED.read_text()
+    wrote = lambda cell: git("log", "-n1", "--follow", "--format=%ct %H", f"-S{cell}", "--", str(COMMITTED))
+    newest = max(map(wrote, cells(text, driver, name)), default="")
+    if not newest:
+        measure.stop(f"nothing tells which release the figure of {driver}, {name} is of: this is no clone with its history")
+    return newest.split()[1]
+
+
+@contextlib.contextmanager
+def release_of(commit):
+    """The folder with the release of this commit, built for this."""
+    with tempfile.TemporaryDirectory(prefix="oclcache-") as folder:
+        sources, target = pathlib.Path(folder) / "sources", pathlib.Path(folder) / "target"
+        git("worktree", "add", "--quiet", "--detach", str(sources), commit)
+        try:
+            build = ["cargo", "build", "--release", "--locked", "--quiet", "--lib", "--bins", "--target-dir", str(target)]
+            subprocess.run(build, cwd=sources, check=True)
+            yield target / "release"
+        finally:
+            git("worktree", "remove", "--force", str(sources))
+
+
+@contextlib.contextmanager
+def measuring(release):
+    """Within this, what runs is the release in this folder, with the programs of the tests of this one."""
+    before = measure.LIBRARY, measure.COMMAND
+    measure.LIBRARY, measure.COMMAND = release / measure.LIBRARY.name, release / measure.COMMAND.name
+    try:
+        yield
+    finally:
+        measure.LIBRARY, measure.COMMAND = before
+
+
+def in_turn(driver, ways, releases):
+    """What these ways take of the program on a driver with each of these releases, which take turns."""
+    with contextlib.ExitStack() as stack:
+        subjects = []
+        for release in releases:
+            with measuring(release):
+                subject = stack.enter_context(bench_builds.subject_of(driver, PROGRAM))
+                all_ways = bench_builds.client_ways(subject, *bench_builds.SIZES[1])
+                subject.ways = {way: all_ways[way] for way in ways}
+                subjects.append(subject)
+        for turn in range(TURNS):
+            for release, subject in zip(releases, subjects):
+                with measuring(release):
+                    for way, run in subject.ways.items():
+                        subject.note(way, run(turn))
+        return [subject.seen for subject in subjects]
+
+
+def slower_than_there(worse):
+    """Those of these drivers and names of ratios that this release needs more for than the one that the committed figure is of."""
+    found, rows = [], []
+    for commit, ratios in groups(worse, lambda one: origin(*one)).items():
+        with release_of(commit) as there:
+            for driver in bench_builds.drivers():
+                names = [name for other, name in ratios if other == driver.name]
+                if not names:
+                    continue
+                now, then = in_turn(driver, {RATIOS[name][0] for name in names}, [measure.RELEASE, there])
+                for name in names:
+                    way, _, kind, _ = RATIOS[name]
+                    times = [seen[way][kind] for seen in (now, then)]
+                    is_slower = figures.ratio(*times) > LARGER
+                    found += [(driver.name, name)] if is_slower else []
+                    rows.append([driver.name, name, commit[:12], *map(figures.seconds, reversed(times)), "slower" if is_slower else ""])
+    print(figures.markdown(["driver", "ratio", "release of", "that one takes", "this one takes", ""], rows))
+    return found
+
+
+def groups(items, key):
+    """Items by what this function gives for them.
+
+    >>> groups([1, 2, 3], lambda number: number % 2)
+    {1: [1, 3], 0: [2]}
+    """
+    found = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def measured(drivers=None):
+    """The ratios of the program on each driver that is there, or on those of these names."""
     found = {}
     for driver in bench_builds.drivers():
+        if drivers is not None and driver.name not in drivers:
+            continue
         with bench_builds.subject_of(driver, PROGRAM) as subject:
             ways = bench_builds.client_ways(subject, *bench_builds.SIZES[1])
             wanted = {way for one, other, *_ in RATIOS.values() for way in (one, other)}
@@ -120,12 +227,16 @@ def main():
     print(table(now, then))
     worse = larger(now, then)
     if worse:
-        print("\nOnce more:\n")
-        now = measured()
+        print("\nOnce more:\n", flush=True)
+        now = measured({driver for driver, _ in worse})
         print(table(now, then))
         worse = [one for one in larger(now, then) if one in worse]
     if worse:
-        sys.exit(f"FAILED: more than {100 * (LARGER - 1):.0f} % larger than in {COMMITTED.relative_to(measure.TOP)}, twice")
+        print("\nIn turn with the releases that the figures are of:\n", flush=True)
+        worse = slower_than_there(worse)
+    if worse:
+        shown = ", ".join(f"{driver}: {name}" for driver, name in worse)
+        sys.exit(f"FAILED: slower by more than {100 * (LARGER - 1):.0f} % than the release of the figure: {shown}")
 
 
 if __name__ == "__main__":
