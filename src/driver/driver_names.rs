@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use super::asked_names::AskedNames;
+use super::asked_names::{AskedNames, MAX_SEARCHES};
 use super::file_memory::FileMemory;
 use super::name_search::search;
 use super::names::{self, Names};
@@ -23,6 +23,8 @@ struct NamesOfList {
     identity: [u8; 32],
     /// Whether names occur that this process has looked for.
     answers: HashMap<Vec<u8>, bool>,
+    /// How often this process has searched: where nothing can be kept, no file counts.
+    searches: u32,
     /// None until this process needs them.
     names: Option<Names>,
 }
@@ -46,6 +48,7 @@ impl DriverNames {
                 libraries,
                 identity,
                 answers: HashMap::new(),
+                searches: 0,
                 names: None,
             });
         }
@@ -88,21 +91,25 @@ impl DriverNames {
     /// A library cannot be read for now.
     pub fn look_for(&self, wanted: &[Vec<u8>], memory: &dyn FileMemory) -> io::Result<()> {
         for index in 0..self.changes() {
-            let (libraries, identity) = {
+            let (libraries, identity, may_search) = {
                 let list = &self.0.lock()[index];
                 if list.names.is_some() {
                     continue;
                 }
-                (list.libraries.clone(), list.identity)
+                let may_search = list.searches < MAX_SEARCHES;
+                (list.libraries.clone(), list.identity, may_search)
             };
             // Without the lock: the libraries may have to be read.
-            let found = find(&libraries, &identity, wanted, memory)?;
+            let found = find(&libraries, &identity, wanted, may_search, memory)?;
             let list = &mut self.0.lock()[index];
             match found {
                 Found::All(names) => {
                     list.names.get_or_insert(names);
                 }
-                Found::Wanted(answers) => list.answers.extend(answers),
+                Found::Wanted(answers, is_searched) => {
+                    list.answers.extend(answers);
+                    list.searches += u32::from(is_searched);
+                }
             }
         }
         Ok(())
@@ -118,12 +125,14 @@ impl DriverNames {
 enum Found {
     /// All names.
     All(Names),
-    /// Whether those that are wanted occur.
-    Wanted(HashMap<Vec<u8>, bool>),
+    /// Whether those that are wanted occur, and whether that was searched for now.
+    Wanted(HashMap<Vec<u8>, bool>, bool),
 }
 
 /// Finds out whether these names occur in the libraries of this identity: from what earlier processes have found, or by searching or
 /// gathering. What is found is left to later processes.
+///
+/// `may_search`: this process has not searched too often already.
 ///
 /// # Errors
 /// A library cannot be read for now.
@@ -131,16 +140,19 @@ fn find(
     libraries: &[ScannedLibrary],
     identity: &[u8; 32],
     wanted: &[Vec<u8>],
+    may_search: bool,
     memory: &dyn FileMemory,
 ) -> io::Result<Found> {
     if let Some(names) = Names::recall(identity, memory) {
         return Ok(Found::All(names));
     }
     let mut asked = AskedNames::recall(identity, memory);
-    let new = wanted.iter().filter(|name| asked.occurs(name).is_none());
-    let new: Vec<Vec<u8>> = new.cloned().collect();
+    // What is wanted of one list may be known of another.
+    let is_new =
+        |name: &&Vec<u8>| asked.occurs(name).is_none() && memory.occurs(identity, name).is_none();
+    let new: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
     if !new.is_empty() {
-        if asked.are_too_many() {
+        if !may_search || asked.are_too_many_with(new.len()) {
             return Names::gather(libraries, identity, memory).map(Found::All);
         }
         let started = Instant::now();
@@ -160,11 +172,15 @@ fn find(
         }
     }
     let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
-    Ok(Found::Wanted(wanted.iter().filter_map(answer).collect()))
+    let answers = wanted.iter().filter_map(answer).collect();
+    Ok(Found::Wanted(answers, !new.is_empty()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::fs::File;
+
     use super::*;
     use crate::driver::content_value;
     use crate::driver::look::Look;
@@ -231,7 +247,7 @@ mod tests {
         let mut searches = 0;
         while !is_gathered() {
             let names = DriverNames::of(vec![library.clone()]);
-            let name = format!("NAME_{searches}");
+            let name = format!("NOBODY_READS_THE_VARIABLE_{searches}");
             assert_eq!(asked(&names, &[&name], &begin()), [Some(false)]);
             searches += 1;
             assert!(searches < 10);
@@ -241,5 +257,61 @@ mod tests {
         let names = DriverNames::of(vec![library]);
         assert_eq!(asked(&names, &["HOME"], &look), [Some(true)]);
         assert_eq!(names.has(b"SHELL_OF_NOBODY", &look), Some(false));
+    }
+
+    /// Keeps nothing, as where there is no directory, or one that may only be read. Counts what it is given.
+    struct Forgetful(TestMemory, Cell<u32>);
+
+    impl FileMemory for Forgetful {
+        fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+            self.0.digest(path)
+        }
+
+        fn facts(&self, _identity: &[u8; 32]) -> io::Result<Option<File>> {
+            Ok(None)
+        }
+
+        fn remember_facts(&self, _identity: &[u8; 32], _facts: &[u8]) {
+            self.1.set(self.1.get() + 1);
+        }
+    }
+
+    #[test]
+    fn a_process_whose_answers_nobody_keeps_gathers_all_once_as_well() {
+        let memory = Forgetful(TestMemory::new(), Cell::new(0));
+        let mut paths = crate::driver::loaded_paths().into_iter();
+        let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
+        let path = path.expect("the C library");
+        let names = DriverNames::of(vec![ScannedLibrary {
+            identity: content_value(&memory.digest(&path).expect("read")),
+            path,
+        }]);
+        for number in 0..20 {
+            let name = format!("NOBODY_READS_THE_VARIABLE_{number}").into_bytes();
+            if names.has(&name, &memory).is_none() {
+                let wanted = std::slice::from_ref(&name);
+                names.look_for(wanted, &memory).expect("read");
+            }
+            assert_eq!(names.has(&name, &memory), Some(false));
+        }
+        // Each search, and the names that were gathered.
+        assert_eq!(memory.1.get(), MAX_SEARCHES + 1);
+    }
+
+    #[test]
+    fn what_cannot_be_searched_leaves_no_answer() {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("library");
+        std::fs::write(&path, "no library").expect("written");
+        let names = DriverNames::of(vec![ScannedLibrary {
+            identity: content_value(&memory.digest(&path).expect("read")),
+            path,
+        }]);
+        names
+            .look_for(&[b"SOME_NAME".to_vec()], &memory)
+            .expect("read");
+        assert_eq!(names.has(b"SOME_NAME", &memory), Some(true));
+        assert!(memory.files().is_empty());
     }
 }

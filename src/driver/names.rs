@@ -31,6 +31,7 @@ const BLOCK: usize = 4096;
 /// Blocks of a file that are kept when they were read. The usual 30 variables of a process lie in 20 of them, and each is looked for in
 /// turn (measured with strace on PoCL: 60 reads without).
 const KEPT_BLOCKS: usize = 32;
+/// In the identity of each list of libraries, so that answers of searches end with this version as well (`asked_names`, `look`).
 const MAGIC: &[u8] = b"oclcache names 5";
 /// Magic number and length of the index: a frame (see `framing`) of the identity of the libraries and a row for each block. The
 /// blocks follow it, since only some of them are read.
