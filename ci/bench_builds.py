@@ -176,6 +176,14 @@ def client_ways(subject, kernels, helpers):
     return ways
 
 
+def check_served(subject, before):
+    """Stops unless the cache has served all that it was to serve since it counted this."""
+    after = subject.bench.stats()
+    served_nothing = "hit" in subject.ways and after["hits"] == before["hits"]
+    if served_nothing or any(after[name] != before[name] for name in ("misses", "bypassed", "failed")):
+        measure.stop(f"{subject.name} on {subject.driver.name} was not served by the cache alone: {before}, {after}")
+
+
 def interleave(subject, runs):
     """All ways in turn, so that whatever else the machine does meets all of them."""
     before = subject.bench.stats()
@@ -184,9 +192,7 @@ def interleave(subject, runs):
             done = run(turn)
             if done:
                 subject.note(way, done)
-    after = subject.bench.stats()
-    if after["hits"] == before["hits"] or any(after[name] != before[name] for name in ("misses", "bypassed", "failed")):
-        measure.stop(f"{subject.name} on {subject.driver.name} was not served by the cache alone: {before}, {after}")
+    check_served(subject, before)
     figures.say(f"{subject.driver.name}, {subject.name}: {runs} runs each of {len(subject.ways)} ways")
 
 

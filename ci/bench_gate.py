@@ -131,18 +131,22 @@ def measuring(release):
 def in_turn(driver, ways, releases):
     """What these ways take of the program on a driver with each of these releases, which take turns."""
     with contextlib.ExitStack() as stack:
-        subjects = []
+        subjects, before = [], []
         for release in releases:
             with measuring(release):
                 subject = stack.enter_context(bench_builds.subject_of(driver, PROGRAM))
                 all_ways = bench_builds.client_ways(subject, *bench_builds.SIZES[1])
                 subject.ways = {way: all_ways[way] for way in ways}
                 subjects.append(subject)
+                before.append(subject.bench.stats())
         for turn in range(TURNS):
             for release, subject in zip(releases, subjects):
                 with measuring(release):
                     for way, run in subject.ways.items():
                         subject.note(way, run(turn))
+        for release, subject, counted in zip(releases, subjects, before):
+            with measuring(release):
+                bench_builds.check_served(subject, counted)
         return [subject.seen for subject in subjects]
 
 
