@@ -12,6 +12,8 @@ use crate::support::{Driver, Ran, Sandbox, Way, example, skipped, tree};
 const SOURCE: &str =
     "__kernel void f(__global uint *out) { out[get_global_id(0)] = N + (uint)get_global_id(0); }\n";
 const OPTIONS: &str = "-DN=3";
+/// The offset of the lock of statistics, as strace writes it. One process in 32 merges those in memory.
+const LOCK_OF_STATISTICS: &str = "l_start=6917529027641081858,";
 
 /// A cache with one entry that no driver has loaded.
 struct Patient {
@@ -185,12 +187,18 @@ fn a_proven_entry_costs_no_file_and_no_lock() {
         let ran = patient.sandbox.run(command.arg(source)).ok();
         assert_eq!(ran.source_builds(), 0, "log:\n{}", ran.stderr);
         let trace = fs::read_to_string(trace).expect("a trace");
-        let ours = |line: &&str| line.contains("\"loading") || line.contains("F_SETLK");
-        trace.lines().filter(ours).count()
+        let locks = |line: &str| line.contains("F_SETLK") && !line.contains(LOCK_OF_STATISTICS);
+        let ours = |line: &&str| line.contains("\"loading") || locks(line);
+        let calls: Vec<String> = trace.lines().filter(ours).map(str::to_owned).collect();
+        calls
     };
-    assert!(traced() >= 3, "a lock, and a file that is made and removed");
+    let first = traced();
+    assert!(
+        first.len() >= 3,
+        "not a lock, and a file that is made and removed: {first:#?}"
+    );
     let before = tree(&patient.sandbox.path("cache/v1/loading"));
-    assert_eq!(traced(), 0);
+    assert_eq!(traced(), [] as [String; 0]);
     assert_eq!(tree(&patient.sandbox.path("cache/v1/loading")), before);
 }
 
