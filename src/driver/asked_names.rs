@@ -67,9 +67,16 @@ impl AskedNames {
         memory: &dyn FileMemory,
     ) {
         let others = AskedNames::recall(&self.libraries, memory);
-        self.searches = self.searches.max(others.searches).saturating_add(1);
+        let answers: Vec<_> = answers
+            .map(|(name, occurs)| (sha256(name), occurs))
+            .collect();
+        // Processes that begin together, with the same names, have made one search.
+        let is_new = answers
+            .iter()
+            .any(|(name, _)| !others.answers.contains_key(name));
+        self.searches = self.searches.max(others.searches);
+        self.searches = self.searches.saturating_add(u32::from(is_new));
         self.answers.extend(others.answers);
-        let answers = answers.map(|(name, occurs)| (sha256(name), occurs));
         self.answers.extend(answers);
         let all = (&self.libraries, self.searches, &self.answers);
         if let Ok(bytes) = framing::encode(MAGIC, &all) {
@@ -120,6 +127,17 @@ mod tests {
         assert_eq!(asked.occurs(b"HOME"), Some(true));
         assert_eq!(asked.occurs(b"PATH"), Some(false));
         assert_eq!(asked.searches, 2);
+    }
+
+    #[test]
+    fn processes_that_begin_together_with_the_same_names_make_one_search() {
+        let memory = TestMemory::new();
+        let answer = (&b"HOME".to_vec(), true);
+        let asked: [_; 4] = std::array::from_fn(|_| AskedNames::recall(&LIBRARIES, &memory));
+        for mut asked in asked {
+            asked.add([answer].into_iter(), &memory);
+        }
+        assert_eq!(AskedNames::recall(&LIBRARIES, &memory).searches, 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The names that occur in a driver's libraries, and in libraries that it opened later.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -37,6 +37,15 @@ impl DriverNames {
         names
     }
 
+    /// Whether these are the names in just these libraries, at the same places.
+    pub(super) fn are_of(&self, libraries: &[ScannedLibrary]) -> bool {
+        let libraries: BTreeSet<&ScannedLibrary> = libraries.iter().collect();
+        let known = self.0.lock();
+        libraries
+            .into_iter()
+            .eq(known.iter().flat_map(|list| &list.libraries))
+    }
+
     /// Adds the names in libraries that are not known yet.
     pub(super) fn add(&self, mut libraries: Vec<ScannedLibrary>) {
         libraries.retain(|library| !self.has_library(library));
@@ -69,7 +78,11 @@ impl DriverNames {
 
     /// Whether the driver may ask for the name. None: [`DriverNames::look_for`] must be called first.
     pub fn has(&self, name: &[u8], memory: &dyn FileMemory) -> Option<bool> {
-        for list in self.0.lock().iter_mut() {
+        let mut lists = self.0.lock();
+        if names::is_everywhere(name) {
+            return Some(!lists.is_empty());
+        }
+        for list in lists.iter_mut() {
             let occurs = match (list.answers.get(name), &mut list.names) {
                 (Some(known), _) => Some(*known),
                 (None, Some(names)) => names.find(name),
@@ -91,16 +104,18 @@ impl DriverNames {
     /// A library cannot be read for now.
     pub fn look_for(&self, wanted: &[Vec<u8>], memory: &dyn FileMemory) -> io::Result<()> {
         for index in 0..self.changes() {
-            let (libraries, identity, may_search) = {
+            let (libraries, identity, wanted, may_search) = {
                 let list = &self.0.lock()[index];
-                if list.names.is_some() {
+                let is_new = |name: &&Vec<u8>| !list.answers.contains_key(*name);
+                let wanted: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
+                if list.names.is_some() || wanted.is_empty() {
                     continue;
                 }
                 let may_search = list.searches < MAX_SEARCHES;
-                (list.libraries.clone(), list.identity, may_search)
+                (list.libraries.clone(), list.identity, wanted, may_search)
             };
             // Without the lock: the libraries may have to be read.
-            let found = find(&libraries, &identity, wanted, may_search, memory)?;
+            let found = find(&libraries, &identity, &wanted, may_search, memory)?;
             let list = &mut self.0.lock()[index];
             match found {
                 Found::All(names) => {
@@ -188,6 +203,16 @@ mod tests {
 
     const SEARCH: [u8; 32] = [1; 32];
 
+    fn c_library(memory: &dyn FileMemory) -> ScannedLibrary {
+        let mut paths = crate::driver::loaded_paths().into_iter();
+        let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
+        let path = path.expect("the C library");
+        ScannedLibrary {
+            identity: content_value(&memory.digest(&path).expect("read")),
+            path,
+        }
+    }
+
     fn asked(names: &DriverNames, wanted: &[&str], look: &Look<'_>) -> Vec<Option<bool>> {
         let has = |name: &&str| names.has(name.as_bytes(), look);
         let answers = || wanted.iter().map(has).collect::<Vec<_>>();
@@ -201,14 +226,13 @@ mod tests {
     #[test]
     fn processes_search_for_names_that_nobody_has_asked_for_until_one_gathers_all() {
         let memory = TestMemory::new();
-        let mut paths = crate::driver::loaded_paths().into_iter();
-        let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
         let directory = tempfile::tempdir().expect("a temporary directory");
         let [copy, moved] = ["copy", "moved"].map(|name| directory.path().join(name));
-        std::fs::copy(path.expect("the C library"), &copy).expect("copied");
+        let c_library = c_library(&memory);
+        std::fs::copy(&c_library.path, &copy).expect("copied");
         let library = ScannedLibrary {
-            identity: content_value(&memory.digest(&copy).expect("read")),
             path: copy,
+            ..c_library
         };
         let begin = || {
             let look = Look::new(&memory);
@@ -279,13 +303,7 @@ mod tests {
     #[test]
     fn a_process_whose_answers_nobody_keeps_gathers_all_once_as_well() {
         let memory = Forgetful(TestMemory::new(), Cell::new(0));
-        let mut paths = crate::driver::loaded_paths().into_iter();
-        let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
-        let path = path.expect("the C library");
-        let names = DriverNames::of(vec![ScannedLibrary {
-            identity: content_value(&memory.digest(&path).expect("read")),
-            path,
-        }]);
+        let names = DriverNames::of(vec![c_library(&memory)]);
         for number in 0..20 {
             let name = format!("NOBODY_READS_THE_VARIABLE_{number}").into_bytes();
             if names.has(&name, &memory).is_none() {
@@ -296,6 +314,53 @@ mod tests {
         }
         // Each search, and the names that were gathered.
         assert_eq!(memory.1.get(), MAX_SEARCHES + 1);
+    }
+
+    #[test]
+    fn what_a_process_has_searched_for_it_does_not_search_again() {
+        let memory = Forgetful(TestMemory::new(), Cell::new(0));
+        let names = DriverNames::of(vec![c_library(&memory)]);
+        let wanted = [b"TMPDIR".to_vec(), b"POCL_DEVICES".to_vec()];
+        for _ in 0..2 {
+            names.look_for(&wanted, &memory).expect("read");
+        }
+        assert_eq!(memory.1.get(), 1);
+    }
+
+    #[test]
+    fn a_name_that_counts_in_every_library_needs_no_search() {
+        let memory = TestMemory::new();
+        let [short, odd] = [&b"CC"[..], b"BASH_FUNC_module%%"];
+        let library = ScannedLibrary {
+            identity: vec![1],
+            path: "/no such library".into(),
+        };
+        let names = DriverNames::of(vec![library]);
+        assert_eq!(
+            [short, odd].map(|name| names.has(name, &memory)),
+            [Some(true); 2]
+        );
+        assert_eq!(names.has(b"LANG", &memory), None);
+        let none = DriverNames::default();
+        assert_eq!(
+            [short, odd].map(|name| none.has(name, &memory)),
+            [Some(false); 2]
+        );
+    }
+
+    #[test]
+    fn names_are_those_of_just_their_libraries() {
+        let [one, other, moved] =
+            [("1", "/a"), ("2", "/b"), ("1", "/c")].map(|(identity, path)| {
+                let (identity, path) = (identity.into(), path.into());
+                ScannedLibrary { identity, path }
+            });
+        let names = DriverNames::of(vec![other.clone(), one.clone()]);
+        assert!(names.are_of(&[one.clone(), other.clone(), one.clone()]));
+        for others in [&[one][..], &[moved, other], &[]] {
+            assert!(!names.are_of(others), "{others:?}");
+        }
+        assert!(DriverNames::default().are_of(&[]));
     }
 
     #[test]

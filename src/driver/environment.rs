@@ -21,6 +21,7 @@ use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_camel_case, is_neutral_value};
 use super::real_paths::says_what_is_there;
 use super::tools::{Tools, file};
+use super::variable_reads::Reads;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::regular_file;
@@ -83,8 +84,10 @@ struct Snapshot {
     all: Vec<u8>,
     /// Incremented at each change.
     changes: u64,
-    /// The programs that the driver runs, and when they were found.
-    tools: Option<(Instant, Tools)>,
+    /// The programs that the driver runs, as they were found last.
+    tools: Tools,
+    /// When that was. None: with other variables.
+    found: Option<Instant>,
     chosen: Option<Chosen>,
     history: History,
 }
@@ -126,20 +129,6 @@ pub struct DriverSurroundings {
     pub has_changed: bool,
 }
 
-/// Files that variables make a compiler read and that the text of a program does not name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reads {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// Headers that a program names, in directories that are not searched here.
-    HeadersElsewhere,
-    /// Headers and other files that options name, whatever the program is.
-    Files,
-    /// Code that compiles, whatever is compiled.
-    Compilers,
-}
-
 /// The facts that decide whether a variable is in the key.
 struct Choice<'a> {
     profile: &'a Profile,
@@ -157,8 +146,8 @@ impl KnownVariables {
     /// The programs that were found last, with the current variables.
     pub(super) fn tools_now(&self) -> Option<Tools> {
         let known = self.0.lock();
-        let (_, tools) = known.tools.as_ref()?;
-        process_variables::is_current(&known.all).then(|| tools.clone())
+        known.found?;
+        process_variables::is_current(&known.all).then(|| known.tools.clone())
     }
 
     /// The programs that were found within this time, or are found now, with the current variables.
@@ -173,22 +162,23 @@ impl KnownVariables {
             *known = Snapshot {
                 all: process_variables::current(),
                 changes: known.changes + 1,
+                tools: known.tools.for_other_variables(),
                 history,
                 ..Snapshot::default()
             };
         }
-        let before = match &known.tools {
-            Some((found, tools)) if found.elapsed() < age => return Some(tools.clone()),
-            Some((_, tools)) => tools.clone(),
-            None => Tools::default(),
-        };
+        let before = known.tools.clone();
+        if known.found.is_some_and(|found| found.elapsed() < age) {
+            return Some(before);
+        }
         let changes = known.changes;
         drop(known);
         let now = Instant::now();
         let tools = find(&before)?;
         let mut known = self.0.lock();
         if known.changes == changes {
-            known.tools = Some((now, tools.clone()));
+            known.tools = tools.clone();
+            known.found = Some(now);
         }
         Some(tools)
     }
@@ -274,7 +264,7 @@ impl Choice<'_> {
             let Some(enters) = self.enters(&name, value, variables) else {
                 continue;
             };
-            chosen.reads = chosen.reads.max(reads(&name, value));
+            chosen.reads = chosen.reads.max(Reads::of(&name, value));
             let value = match enters {
                 Enters::AsText => value.to_vec(),
                 Enters::AsDigest => sha256_value(&sha256(value)),
@@ -461,57 +451,10 @@ impl Driver {
     }
 }
 
-/// What a variable in the key makes a compiler read: options that define macros, or that name headers, directories or other files.
-/// Their meaning for a program is not followed.
-fn reads(name: &str, value: &[u8]) -> Reads {
-    let name = name.to_ascii_uppercase();
-    // Measured: Intel's CPU runtime opens what OCLBACKEND_PLUGINS names, and ends the process if it is not there.
-    if name.contains("PLUGIN") && !value.is_empty() {
-        return Reads::Compilers;
-    }
-    if name.ends_with("INCLUDE_PATH") || name.ends_with("CPATH") {
-        // Clang and GCC treat an empty value as none.
-        return match value {
-            [] => Reads::Nothing,
-            _ => Reads::HeadersElsewhere,
-        };
-    }
-    let has_options = ["OPT", "FLAGS", "ARGS"]
-        .iter()
-        .any(|part| name.contains(part));
-    let mut words = value
-        .split(|byte| byte.is_ascii_whitespace() || b"\"',;".contains(byte))
-        // CCC_OVERRIDE_OPTIONS of clang's driver has options after such a mark.
-        .map(|word| {
-            let signs = word.iter().take_while(|byte| b"+^".contains(byte));
-            &word[signs.count()..]
-        });
-    let reads_file = |word: &[u8]| {
-        let begins = |options: &[&[u8]]| options.iter().any(|option| word.starts_with(option));
-        let names_file = || word.contains(&b'/') || !word.starts_with(b"-") && word.contains(&b'.');
-        begins(OPTIONS_OF_HEADERS)
-            || has_options && (begins(&[b"-i", b"-U", b"--", b"@"]) || names_file())
-    };
-    match words.any(reads_file) {
-        true => Reads::Files,
-        false => Reads::Nothing,
-    }
-}
-
-/// Options that are recognized in any variable.
-const OPTIONS_OF_HEADERS: &[&[u8]] = &[
-    b"-I",
-    b"-D",
-    b"-include",
-    b"-imacros",
-    b"-isystem",
-    b"-iquote",
-    b"-idirafter",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::names::tests::TestMemory;
 
     #[test]
     fn what_has_changed_since_the_driver_was_opened_is_told_with_both_values() {
@@ -530,53 +473,22 @@ mod tests {
     }
 
     #[test]
-    fn options_from_outside_that_name_headers_or_files_are_told() {
-        for (name, value) in [
-            ("POCL_EXTRA_BUILD_FLAGS", "-w -I/opt/include"),
-            ("POCL_EXTRA_BUILD_FLAGS", "@options"),
-            ("POCL_EXTRA_BUILD_FLAGS", "-Xclang /opt/pass.so"),
-            ("POCL_EXTRA_BUILD_FLAGS", "-mlink-builtin-bitcode a.bc"),
-            ("POCL_ARGS_CLANG", "-fprofile-use=/tmp/a"),
-            ("AMD_OCL_BUILD_OPTIONS_APPEND", "-include a.h"),
-            ("InjectInternalBuildOptions", "-DHEADER=<a.h>"),
-            ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-I/opt/include"),
-            ("CCC_OVERRIDE_OPTIONS", "+-I. ^-include"),
-            ("SOMETHING_ELSE", "-I/opt/include"),
-            ("SOMETHING_ELSE", "-w,-include,a.h"),
-        ] {
-            assert_eq!(
-                reads(name, value.as_bytes()),
-                Reads::Files,
-                "{name}={value}"
-            );
-        }
-        let plug_in = reads("OCLBACKEND_PLUGINS", b"/opt/plug_in.so");
-        assert_eq!(plug_in, Reads::Compilers);
-        assert_eq!(reads("OCLBACKEND_PLUGINS", b""), Reads::Nothing);
-        for (name, value) in [
-            ("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w -cl-std=CL1.2"),
-            ("POCL_DEVICES", "cpu"),
-            ("POCL_PATH_CLANG", "/usr/bin/clang"),
-            ("LESS", "-iMR --mouse"),
-            ("CPATH", ""),
-        ] {
-            assert_eq!(
-                reads(name, value.as_bytes()),
-                Reads::Nothing,
-                "{name}={value}"
-            );
-        }
-        for name in [
-            "CPATH",
-            "C_INCLUDE_PATH",
-            "CPLUS_INCLUDE_PATH",
-            "OBJC_INCLUDE_PATH",
-        ] {
-            assert_eq!(
-                reads(name, b"/opt/include"),
-                Reads::HeadersElsewhere,
-                "{name}"
-            );
-        }
+    fn names_in_programs_stay_known_where_other_variables_lead_to_the_same_ones() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let program = "a-program-of-nobody";
+        std::fs::copy("/bin/sh", directory.path().join(program)).expect("copied");
+        let memory = TestMemory::new();
+        let known = KnownVariables::default();
+        let find = |before: &Tools| Tools::find(&[program], &[], before, &memory);
+        let names = |path: &str, other: u32| {
+            let variables = format!("PATH={path}\0A={other}\0");
+            let find = || known.tools(Duration::ZERO, find);
+            let tools = process_variables::as_at(variables.as_bytes(), find);
+            tools.expect("found").names
+        };
+        let path = directory.path().to_str().expect("UTF-8");
+        let first = names(path, 1);
+        assert!(Arc::ptr_eq(&first, &names(path, 2)));
+        assert!(!Arc::ptr_eq(&first, &names("/nowhere", 2)));
     }
 }

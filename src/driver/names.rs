@@ -293,10 +293,15 @@ fn unpacked(name: &Packed) -> Reversed {
     bytes
 }
 
+/// Whether a name counts in every library, because it is too short to be looked for, or has bytes that no driver's name has.
+pub(super) fn is_everywhere(name: &[u8]) -> bool {
+    name.len() < MIN_LENGTH || !name.iter().copied().all(is_in_a_name)
+}
+
 /// What a name leaves in a library that has it, at least one of these: its end before a NUL, of at most [`LENGTH`] bytes, or one of its
-/// beginnings. None: the name may be anywhere, because it is too short, or has bytes that no driver's name has.
+/// beginnings. None: [`is_everywhere`].
 pub(super) fn traces_of(name: &[u8]) -> Option<Vec<Vec<u8>>> {
-    if name.len() < MIN_LENGTH || !name.iter().copied().all(is_in_a_name) {
+    if is_everywhere(name) {
         return None;
     }
     let end = &name[name.len().saturating_sub(LENGTH)..];

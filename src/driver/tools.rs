@@ -73,8 +73,16 @@ impl Tools {
         &self.watched
     }
 
-    /// Finds the programs, what these run if they are scripts, and the libraries that they would load. Keeps earlier results, of the
-    /// same variables.
+    /// What holds for other variables as well: what is known of the names in libraries, which may be found again.
+    pub fn for_other_variables(&self) -> Tools {
+        Tools {
+            names: self.names.clone(),
+            ..Tools::default()
+        }
+    }
+
+    /// Finds the programs, what these run if they are scripts, and the libraries that they would load. Keeps earlier results of the
+    /// same variables, and what holds for others as well.
     ///
     /// `compilers`: the directories where clang's driver may be.
     ///
@@ -106,7 +114,8 @@ impl Tools {
             ingredients,
             scanned,
         } = found;
-        let names = match before.ingredients == ingredients {
+        // No ingredient tells of the C library.
+        let names = match before.names.are_of(&scanned) {
             true => before.names.clone(),
             false => Arc::new(DriverNames::of(scanned)),
         };

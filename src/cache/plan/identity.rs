@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::Draft;
 use crate::cache::Cache;
-use crate::driver::environment::Reads;
 use crate::driver::loaded_changes;
 use crate::driver::look::Look;
 use crate::driver::moment::Moment;
+use crate::driver::variable_reads::Reads;
 use crate::key::ingredients::Ingredient;
 use crate::outcome::Bypass;
 use crate::shadow::Base;
