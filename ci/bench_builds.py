@@ -103,7 +103,7 @@ class Subject:
 
     def first_run(self, argv):
         with cache_without_programs(self.bench) as cache:
-            return self.bench.run(argv, cached=True, registered=True, OCLCACHE_DIR=cache)
+            return self.recorded_run(argv, cache)
 
     def baked_run(self, argv):
         """A first run, and the processor seconds of the baker that it starts when it ends; none unless that has baked all."""
@@ -117,7 +117,16 @@ class Subject:
 
     def in_new_cache(self, argv):
         with tempfile.TemporaryDirectory(dir=self.bench.folder) as cache:
-            return self.bench.run(argv, cached=True, registered=True, OCLCACHE_DIR=cache)
+            return self.recorded_run(argv, cache)
+
+    def recorded_run(self, argv, cache):
+        """A run that finds nothing in this cache directory. Stops unless oclcache looked there, and for all that it was asked for."""
+        before = self.bench.stats(OCLCACHE_DIR=cache)
+        run = self.bench.run(argv, cached=True, registered=True, OCLCACHE_DIR=cache)
+        after = self.bench.stats(OCLCACHE_DIR=cache)
+        if after["misses"] == before["misses"] or any(after[name] != before[name] for name in ("hits", "bypassed", "failed")):
+            measure.stop(f"{self.name} on {self.driver.name} was not looked for in the cache: {before}, {after}")
+        return run
 
 
 @contextlib.contextmanager

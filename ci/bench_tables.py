@@ -30,11 +30,16 @@ def builds(rows):
     """From clCreateProgramWithSource, or clCreateProgramWithBinary, to the end of clBuildProgram."""
     table = []
     for row in rows:
-        later, limit = of(row, "hit", "later builds"), of(row, "limit", "later builds")
-        if later:
-            columns = [of(row, way, "build") for way in ("bare", "own cache", "PyOpenCL's cache", "hit")]
-            table.append([title(row), *map(figures.seconds, [*columns, later, limit]), figures.against(later, limit)])
-    head = ["", "without", "driver's own cache", "PyOpenCL's cache", "oclcache, first", "oclcache, later", "the limit", "later / limit"]
+        if not of(row, "hit", "later builds"):
+            continue
+        others = [of(row, way, "build") for way in ("bare", "own cache", "PyOpenCL's cache")]
+        cells = [title(row), *map(figures.seconds, others)]
+        for kind in ("build", "later builds"):
+            ours, limit = of(row, "hit", kind), of(row, "limit", kind)
+            cells += [figures.seconds(ours), figures.seconds(limit), figures.against(ours, limit)]
+        table.append(cells)
+    head = ["", "without", "driver's own cache", "PyOpenCL's cache"]
+    head += [f"{what}{when}" for when in (", first", ", later") for what in ("oclcache", "the limit", "times")]
     return figures.markdown(head, table)
 
 

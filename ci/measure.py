@@ -215,9 +215,10 @@ class Bench:
         with fresh_home() as home:
             self.wait(self.start([str(COMMAND), "doctor"], self.variables(home), home), may_fail=True)
 
-    def stats(self):
+    def stats(self, **more):
+        """All counters. `more` goes into the environment of the command."""
         argv = [str(COMMAND), "stats", "--json"]
-        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(argv, env={**self.environment, **more}, capture_output=True, text=True)
         if done.returncode != 0:
             stop(f"{' '.join(argv)} ended with status {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
