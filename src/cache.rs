@@ -30,6 +30,7 @@ pub mod behavior;
 mod counting;
 mod devices;
 mod driver_files;
+pub mod early_reading;
 mod entry_memory;
 mod facts;
 mod first_build;

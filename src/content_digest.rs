@@ -24,6 +24,7 @@ use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::parallel_files;
 use crate::regular_file;
+use crate::stop::Stop;
 
 /// How many bytes a part has, but for a file's last one. Reading and hashing it takes 0.1 ms, with SHA-256 0.6 ms.
 const PART: u64 = 1 << 20;
@@ -51,6 +52,7 @@ struct ReadFile<'a> {
     opened: Mutex<Option<Arc<File>>>,
     /// The number of parts that nobody has read.
     left: AtomicU64,
+    stop: &'a Stop,
 }
 
 /// A part of a file, or all of a small one.
@@ -71,12 +73,13 @@ enum Value {
 /// The digest of each file.
 ///
 /// # Errors
-/// For a file that cannot be read, or that is or gets into another state.
-pub fn of_files(files: &[SeenFile<'_>]) -> Vec<io::Result<[u8; 32]>> {
+/// For a file that cannot be read, or that is or gets into another state, and for those that are not read when the work is stopped.
+pub fn of_files(files: &[SeenFile<'_>], stop: &Stop) -> Vec<io::Result<[u8; 32]>> {
     let read_file = |seen| ReadFile {
         seen,
         opened: Mutex::default(),
         left: AtomicU64::new(SeenFile::part_count(seen)),
+        stop,
     };
     let read_files: Vec<ReadFile<'_>> = files.iter().map(read_file).collect();
     let parts: Vec<Part<'_>> = read_files
@@ -149,7 +152,8 @@ impl ReadFile<'_> {
 
 impl Part<'_> {
     fn value(&self) -> io::Result<Value> {
-        let value = self.file.open().and_then(|file| self.value_in(&file));
+        let opened = self.file.stop.check().and_then(|()| self.file.open());
+        let value = opened.and_then(|file| self.value_in(&file));
         self.file.note_read();
         value
     }
@@ -176,6 +180,7 @@ impl Part<'_> {
         let mut buffer = vec![0; BUFFER];
         let mut at = 0;
         loop {
+            self.file.stop.check()?;
             match file.read_at(&mut buffer, at) {
                 Ok(0) => return Ok(hash.finalize().into()),
                 Ok(length) => {
@@ -197,6 +202,7 @@ impl Part<'_> {
         let mut buffer = vec![0; BUFFER];
         let (mut at, end) = (self.start, self.start + self.length);
         while at < end {
+            self.file.stop.check()?;
             let length = (end - at).min(BUFFER as u64) as usize;
             file.read_exact_at(&mut buffer[..length], at)?;
             hash.update(&buffer[..length]);
@@ -260,7 +266,7 @@ mod tests {
             path
         });
         let files = paths.each_ref().map(|path| seen(path));
-        for (length, digest) in lengths.iter().zip(of_files(&files)) {
+        for (length, digest) in lengths.iter().zip(of_files(&files, &Stop::default())) {
             let expected = of_content(&content[..*length]);
             assert_eq!(digest.expect("read"), expected, "{length}");
         }
@@ -281,10 +287,25 @@ mod tests {
             .and_then(|file| file.set_len(PART))
             .expect("truncated");
         std::fs::remove_file(&paths[2]).expect("removed");
-        let digests = of_files(&files);
+        let digests = of_files(&files, &Stop::default());
         assert!(digests[0].is_err() && digests[2].is_err());
         let expected = of_content(&vec![0; 2 * PART as usize]);
         assert_eq!(digests[1].as_ref().expect("read"), &expected);
+    }
+
+    #[test]
+    fn work_that_is_stopped_has_no_digests() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let paths = [1, 3 * PART].map(|length| {
+            let path = directory.path().join(length.to_string());
+            std::fs::write(&path, vec![1; length as usize]).expect("written");
+            path
+        });
+        let files = paths.each_ref().map(|path| seen(path));
+        let stop = Stop::within(std::time::Duration::from_secs(60));
+        assert!(of_files(&files, &stop).iter().all(Result::is_ok));
+        stop.set();
+        assert!(of_files(&files, &stop).iter().all(Result::is_err));
     }
 
     #[test]
@@ -319,7 +340,9 @@ mod tests {
     fn a_file_that_says_that_it_is_empty_is_read() {
         let path = Path::new("/proc/self/cmdline");
         let content = std::fs::read(path).expect("read");
-        let digest = of_files(&[seen(path)]).pop().expect("one");
+        let digest = of_files(&[seen(path)], &Stop::default())
+            .pop()
+            .expect("one");
         assert!(!content.is_empty());
         assert_eq!(digest.expect("read"), of_content(&content));
     }
@@ -336,6 +359,7 @@ mod tests {
             seen: &seen,
             opened: Mutex::default(),
             left: AtomicU64::new(1),
+            stop: &Stop::default(),
         };
         let part = |start, length| {
             let file = &file;

@@ -75,6 +75,7 @@
 //! - `own_threads`: threads of ours, where the program can bear them.
 //! - `task_limit`: whether limits on processes and threads leave room for these.
 //! - `parallel_files`: reads large files on several threads at once.
+//! - `stop`: tells work on other threads that nobody wants it any more.
 //! - `priority`: lowers the priority of background work.
 //! - `proc_file`: reads files of proc(5) in few system calls.
 //! - `quantity`: parses and formats sizes and times.
@@ -129,6 +130,7 @@ pub mod remote;
 mod reserve;
 mod shadow;
 mod spawn_detached;
+mod stop;
 mod store;
 mod task_limit;
 mod trust;

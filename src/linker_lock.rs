@@ -84,6 +84,12 @@ pub fn is_busy_for_long() -> bool {
     is_busy
 }
 
+/// Whether any thread has the lock, this one as well. Waits for nothing.
+pub fn is_held() -> bool {
+    let lock = LOCK_OF_LINKER.get();
+    lock.is_none_or(|lock| lock.mutexes.iter().any(|words| holder_of(words).is_some()))
+}
+
 /// What the function finds out from the linker; None if some of it may not have been asked, since that was busy for long.
 pub fn complete<T>(find: impl FnOnce() -> T) -> Option<T> {
     let before = REFUSALS.load(Ordering::Relaxed);

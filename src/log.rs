@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::guarded_file::GuardedFile;
-use crate::linker_lock;
+use crate::{linker_lock, own_threads};
 
 /// Whether a text is a filter of the log: a level, a list of targets, or nothing.
 pub fn is_filter(filter: &str) -> bool {
@@ -80,7 +80,8 @@ pub fn start(filter: &str, file: Option<&Path>) {
 }
 
 /// Drops events of a thread whose thread-local variables are gone, because the layer above would panic: handlers of atexit run on
-/// such a thread, and may build. Drops those of a thread that would have to wait for the dynamic linker, too.
+/// such a thread, and may build. Drops those of a thread that would have to wait for the dynamic linker, and those of work that nobody has
+/// asked for, too.
 struct WhileThreadLives;
 
 /// Has a destructor, so that it can be gone.
@@ -102,6 +103,9 @@ impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
     }
 
     fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        if own_threads::is_unasked() {
+            return false;
+        }
         if !IS_KNOWN.get() && linker_lock::is_busy_for_long() {
             return false;
         }

@@ -11,6 +11,7 @@
 
 #![allow(unsafe_code)] // masks signals, and asks the C library
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -164,6 +165,16 @@ impl<T: Send + 'static> Promise<T> {
     /// Waits for the result and for the end of the thread, while it `may_wait`, which is asked now and then. None: a function has
     /// panicked, or the thread was not waited for, or this is a forked child, which has no such thread.
     pub fn wait(self, may_wait: impl Fn() -> bool) -> Option<T> {
+        self.wait_by_steps(LOOK_AGAIN, may_wait)
+    }
+
+    /// The same, for at most this time. A thread that takes longer ends by itself.
+    pub fn wait_for(self, patience: Duration) -> Option<T> {
+        let until = Instant::now() + patience;
+        self.wait_by_steps(patience, || Instant::now() < until)
+    }
+
+    fn wait_by_steps(self, step: Duration, may_wait: impl Fn() -> bool) -> Option<T> {
         loop {
             let seen = self.shared.changed.now();
             if self.generation != generation() {
@@ -179,7 +190,7 @@ impl<T: Send + 'static> Promise<T> {
             if !may_wait() {
                 return None;
             }
-            self.shared.changed.wait(seen, Instant::now() + LOOK_AGAIN);
+            self.shared.changed.wait(seen, Instant::now() + step);
         }
     }
 }
@@ -222,6 +233,28 @@ fn without_signals(run: impl FnOnce()) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
 }
 
+thread_local! {
+    /// Whether [`unasked`] runs. Without a destructor, which a thread could not register beside a constructor (see `linker_lock`).
+    static IS_UNASKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does work that nobody has asked for: no other thread helps, and no message tells of it.
+pub fn unasked<T>(work: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            IS_UNASKED.set(self.0);
+        }
+    }
+    let _before = Before(IS_UNASKED.replace(true));
+    work()
+}
+
+/// Whether nobody has asked for what this thread does.
+pub fn is_unasked() -> bool {
+    IS_UNASKED.get()
+}
+
 /// How many [`DriverAtWork`] there are.
 static IN_DRIVERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -261,7 +294,7 @@ pub fn useful(most: usize) -> usize {
     };
     match (processors - 1).min(most) {
         0 => 0,
-        _ if is_refused() => 0,
+        _ if is_unasked() || is_refused() => 0,
         useful => useful,
     }
 }
@@ -336,6 +369,14 @@ pub mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    #[test]
+    fn work_that_nobody_has_asked_for_has_no_helpers() {
+        let asked = || (is_unasked(), useful(8));
+        let before = asked();
+        assert_eq!(unasked(asked), (true, 0));
+        assert_eq!(asked(), before);
+    }
 
     const STACK: usize = 256 << 10;
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! The first build in an empty cache directory: the driver builds at once, and is identified meanwhile.
 //!
-//! Nothing can be found in such a directory, and the driver's files have never been read, which took 0.1 to 0.25 s before a build that
-//! takes 0.03 to 0.5 s. In a container or a CI job each run may be such a first run. So a thread identifies the driver while that builds,
+//! Nothing can be found in such a directory, and the driver's files have not been read, unless it is slow (see [`super::early_reading`]). That
+//! took 0.1 to 0.25 s before a build that takes 0.03 to 0.5 s. In a container or a CI job each run may be such a first run. So a thread identifies the driver while that builds,
 //! from what was loaded when the build began. Measured on two processors: ten kernels took 1.00 to 1.06 times as long as bare, where they
 //! had taken 1.11 to 1.41 times. The key is what it would have been before the build, if nothing has changed since: see
 //! [`crate::driver::moment`]. In doubt nothing is stored.
@@ -29,7 +29,7 @@ use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 /// Identifying a driver reads into buffers from the heap, and calls the dynamic linker.
 const STACK: usize = 1 << 20;
 /// Memory for identifying a driver while it compiles. A generous estimate: 6 MB more than bare were resident on PoCL.
-const MEMORY: usize = 64 << 20;
+pub(super) const MEMORY: usize = 64 << 20;
 /// How long the thread may take to begin. Usually it takes 0.1 ms.
 const PATIENCE: Duration = Duration::from_millis(20);
 
@@ -172,15 +172,22 @@ impl Cache {
             let took = started.elapsed();
             Planned { plan, guard, took }
         };
-        // The program may build in a library's constructor, where the dynamic linker holds its locks: then the thread does not begin.
-        let first = || {
-            loaded_changes();
-            path_of(loaded_changes as *const () as usize);
-        };
         let at_work = DriverAtWork::begin();
-        let planned = Promise::new(STACK, PATIENCE, first, plan)?;
+        let planned = thread(plan)?;
         Some((moment, planned, at_work))
     }
+}
+
+/// Runs on a thread what calls the dynamic linker. The program may be in a library's constructor, where that holds its locks: then the thread
+/// does not begin.
+pub(super) fn thread<T: Send + 'static>(
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Option<Promise<T>> {
+    let first = || {
+        loaded_changes();
+        path_of(loaded_changes as *const () as usize);
+    };
+    Promise::new(STACK, PATIENCE, first, run)
 }
 
 impl FirstBuild {

@@ -380,6 +380,30 @@ fn configuration_file(name: &str) -> io::Result<Option<Option<Vec<u8>>>> {
 }
 
 impl Driver {
+    /// The names that a first key asks for in these libraries of the driver, as far as nothing is known of them. Those that it asks for in
+    /// the driver's programs are not among them.
+    pub(super) fn names_to_be_asked(
+        &self,
+        libraries: &DriverNames,
+        memory: &dyn FileMemory,
+    ) -> Vec<Vec<u8>> {
+        let choice = Choice {
+            profile: self.profile,
+            suffix: &self.suffix,
+            libraries,
+            tools: &Arc::default(),
+            occurring: RefCell::default(),
+            unknown: RefCell::default(),
+            memory,
+        };
+        let first = process_variables::at_start().filter(|_| choice.reads_first_environment());
+        let all = [&process_variables::current(), &self.opened_in.variables];
+        for variables in all.map(Vec::as_slice).into_iter().chain(first) {
+            choice.of(variables);
+        }
+        choice.unknown.take()
+    }
+
     /// The part of a key that tells the surroundings of this call.
     ///
     /// Differences since the driver was opened are in it as well: drivers read variables and files at either time (measured:

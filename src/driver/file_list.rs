@@ -33,6 +33,7 @@ use super::search_memory;
 use super::search_path::{add_new, library_path_at_start, linker_directories, with_subdirectories};
 use crate::file_fingerprint::FileFingerprint;
 use crate::linker_lock;
+use crate::stop::Stop;
 
 /// The files of a driver, all by their real paths.
 #[derive(Serialize, Deserialize)]
@@ -126,6 +127,10 @@ impl FileMemory for Recorder<'_> {
 
     fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
         self.memory.remember_facts(identity, facts);
+    }
+
+    fn stop(&self) -> Stop {
+        self.memory.stop()
     }
 }
 

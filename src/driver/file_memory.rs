@@ -9,6 +9,7 @@ use super::look::FactBytes;
 use super::search_memory;
 use crate::file_fingerprint::FileFingerprint;
 use crate::key::ingredients::sha256;
+use crate::stop::Stop;
 
 /// Facts about drivers' files that are kept from process to process.
 pub trait FileMemory {
@@ -65,6 +66,10 @@ pub trait FileMemory {
     /// The identities of several files.
     fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
         paths.iter().map(|path| self.identity(path)).collect()
+    }
+    /// Stops the work for which the memory is asked.
+    fn stop(&self) -> Stop {
+        Stop::default()
     }
     /// Whether an administrator says that a library of this name may answer for functions of a driver's and changes nothing.
     fn is_neutral_library(&self, _name: &str) -> bool {

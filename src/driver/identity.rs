@@ -77,7 +77,7 @@ pub struct KnownIdentity {
     /// What came into the process later, with the ingredients as they are by now.
     late: Late,
     /// The names that occur in its libraries.
-    names: DriverNames,
+    pub(super) names: DriverNames,
     /// The identities of libraries whose files were proven to be what is in memory, by the load address of the library.
     proven: HashMap<usize, Vec<u8>>,
     /// The number of unloaded libraries before that.
@@ -317,6 +317,21 @@ impl Driver {
         loaded: &LoadedObjects,
         memory: &dyn FileMemory,
     ) -> Result<KnownIdentity, Unidentified> {
+        let known = self.identity_of(loaded, memory)?;
+        known.late.recall(&known, memory)?;
+        let early = std::mem::take(&mut *self.came_early.lock());
+        known
+            .late
+            .learn(&early, &known, self.program_dir().as_deref(), memory);
+        Ok(known)
+    }
+
+    /// The identity by the libraries that are loaded, without what came into the process otherwise.
+    pub(super) fn identity_of(
+        &self,
+        loaded: &LoadedObjects,
+        memory: &dyn FileMemory,
+    ) -> Result<KnownIdentity, Unidentified> {
         let LoadedObjects { objects, changes } = loaded;
         let listed = ListedFiles::of(self, objects, memory)?;
         let mut ingredients = Vec::new();
@@ -402,7 +417,7 @@ impl Driver {
         ingredients.dedup();
         let names = DriverNames::of(scanned);
         let late = Late::new(ingredients, *changes, objects);
-        let known = KnownIdentity {
+        Ok(KnownIdentity {
             files,
             directories,
             paths,
@@ -417,13 +432,7 @@ impl Driver {
             taken: listed.taken,
             checked: AtomicU64::new(0),
             broken: AtomicBool::new(false),
-        };
-        known.late.recall(&known, memory)?;
-        let early = std::mem::take(&mut *self.came_early.lock());
-        known
-            .late
-            .learn(&early, &known, self.program_dir().as_deref(), memory);
-        Ok(known)
+        })
     }
 
     /// The driver may have opened libraries since: its own and what those need.

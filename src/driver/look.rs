@@ -22,6 +22,7 @@ use super::identity::HOLDS;
 use crate::file_fingerprint::FileFingerprint;
 use crate::framing;
 use crate::key::ingredients::sha256;
+use crate::stop::Stop;
 
 const MAGIC: &[u8] = b"oclcsnap1";
 /// A list of files has some kB, bindings have 150.
@@ -236,6 +237,10 @@ impl FileMemory for Look<'_> {
 
     fn reader(&self) -> Vec<u8> {
         self.reader.get_or_init(|| self.memory.reader()).clone()
+    }
+
+    fn stop(&self) -> Stop {
+        self.memory.stop()
     }
 
     fn is_neutral_library(&self, name: &str) -> bool {

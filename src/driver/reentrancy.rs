@@ -76,6 +76,11 @@ pub fn is_nested() -> bool {
     DEPTH.get() > 1
 }
 
+/// Whether no hook and no callback of a driver is running on this thread.
+pub fn is_outermost() -> bool {
+    DEPTH.get() == 0
+}
+
 /// Whether this thread is inside a hook.
 pub fn is_inside() -> bool {
     matches!(POSITION.get(), Position::Inside(_))

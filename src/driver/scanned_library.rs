@@ -13,6 +13,7 @@ use super::file_memory::FileMemory;
 use super::identity::{build_id_value, content_value};
 use super::loaded::Object;
 use crate::parallel_files;
+use crate::stop::Stop;
 
 /// How many bytes of a file have a part of their own. To begin a part costs 0.1 ms.
 const PART: u64 = 16 << 20;
@@ -83,6 +84,7 @@ impl ScannedLibrary {
 /// A part of a library.
 pub(super) struct Part {
     pub elf: Elf,
+    stop: Stop,
     data: Vec<Piece>,
     code: Vec<Piece>,
 }
@@ -102,11 +104,13 @@ struct PartOf<'a> {
 impl PartOf<'_> {
     /// # Errors
     /// The library cannot be read, or is no ELF file.
-    fn open(&self) -> io::Result<Part> {
+    fn open(&self, stop: Stop) -> io::Result<Part> {
+        stop.check()?;
         let elf = Elf::open(&self.library.path)?.ok_or(io::ErrorKind::InvalidData)?;
         let sections = elf.sections()?;
         let part_of = |places: Vec<_>| cut(&places, self.number, self.parts);
         Ok(Part {
+            stop,
             data: part_of(elf.data(&sections)),
             code: part_of(elf.code(&sections)),
             elf,
@@ -171,6 +175,7 @@ impl Part {
             let mut known = overlap.min(usize::try_from(*before).unwrap_or(overlap));
             let place = place.start - known as u64..place.end;
             self.elf.each_chunk(&[place], overlap, |chunk| {
+                self.stop.check()?;
                 each(Chunk {
                     new: chunk.new.max(std::mem::take(&mut known)),
                     ..chunk
@@ -184,7 +189,7 @@ impl Part {
 /// What the function finds in each part of these libraries, library by library.
 ///
 /// # Errors
-/// A library cannot be read, is no ELF file or was replaced, or the function fails.
+/// A library cannot be read, is no ELF file or was replaced, the function fails, or the work is stopped.
 pub(super) fn read_parts<'a, R: Send + Sync>(
     libraries: &'a [ScannedLibrary],
     memory: &dyn FileMemory,
@@ -202,8 +207,9 @@ pub(super) fn read_parts<'a, R: Send + Sync>(
     };
     let parts: Vec<PartOf> = libraries.iter().flat_map(parts_of).collect();
     let size = |part: &PartOf| part.bytes / part.parts;
+    let stop = memory.stop();
     let found = parallel_files::map(&parts, size, |part| {
-        let part = part.open()?;
+        let part = part.open(stop.clone())?;
         Ok((read(&part)?, part.elf.build_id()))
     });
     let found = parts.iter().zip(found);
@@ -254,7 +260,7 @@ mod tests {
                     number,
                     parts,
                 };
-                let part = part.open().expect("a library");
+                let part = part.open(Stop::default()).expect("a library");
                 let chunk = |Chunk { bytes, new, .. }: Chunk<'_>| {
                     if new == 0 {
                         begins.push(all.len());

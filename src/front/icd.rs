@@ -227,6 +227,7 @@ impl Icd {
         icd.lead_loaders_through(&DriverLibrary::has_dispatch_data);
         if !config.disable() {
             cache::hello(config);
+            cache::early_reading::allow(config);
         }
         icd
     }

@@ -1,15 +1,51 @@
-//! The calls in which drivers start the threads that compile for them later: only how the calling thread rounds is noted.
+//! The calls in which drivers start the threads that compile for them later: how the calling thread rounds is noted.
 //!
-//! Nothing else happens here, so there is no panic guard, and exceptions of the application's callback pass through.
+//! Nothing is decided here, so there is no guard around the driver's function, and exceptions of the application's callback pass
+//! through. In an empty cache directory the driver's files are read while it looks for its devices.
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use opencl_sys::*;
 
+use crate::cache::early_reading::{self, EarlyReading};
+use crate::driver::cancel::Uncanceled;
+use crate::driver::float_registers::OwnWork;
 use crate::driver::layer;
 use crate::driver::{Driver, FloatState, StartOfThreads};
 
 type Notify = Option<unsafe extern "C" fn(*const i8, *const c_void, usize, *mut c_void)>;
+
+/// Runs work of ours beside the driver's function. None: it panicked.
+fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    let _uncanceled = Uncanceled::enter();
+    let _work = OwnWork::begin();
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
+
+/// Begins to read a driver's files beside a call for its devices, where that is of use. The result has no destructor that could be in the
+/// way of an exception, or of a thread that ends in the call: the reading then ends by itself.
+#[inline]
+fn begin_reading(start: StartOfThreads, driver: usize) -> ManuallyDrop<Option<EarlyReading>> {
+    #[cold]
+    fn begin(driver: usize) -> Option<EarlyReading> {
+        quietly(|| early_reading::begin(Driver::at(driver))).flatten()
+    }
+    let is_of_use = matches!(start, StartOfThreads::Devices) && early_reading::is_allowed();
+    ManuallyDrop::new(is_of_use.then(|| begin(driver)).flatten())
+}
+
+#[inline]
+fn end_reading(reading: ManuallyDrop<Option<EarlyReading>>) {
+    #[cold]
+    fn end(reading: EarlyReading) {
+        quietly(|| reading.end());
+    }
+    if let Some(reading) = ManuallyDrop::into_inner(reading) {
+        end(reading);
+    }
+}
 
 macro_rules! thread_starts {
     ($(
@@ -28,8 +64,11 @@ macro_rules! thread_starts {
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: the function's own type, but that an exception may leave it.
                 let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
+                let reading = begin_reading(StartOfThreads::$start, DRIVER);
                 // SAFETY: the driver's own function with the arguments of the application's call.
-                unsafe { function($($argument),*) }
+                let result = unsafe { function($($argument),*) };
+                end_reading(reading);
+                result
             }
         )*
 

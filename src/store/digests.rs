@@ -17,6 +17,7 @@ use crate::fork_safety::Mutex;
 use crate::framing;
 use crate::host;
 use crate::regular_file;
+use crate::stop::Stop;
 
 pub(super) const DIRECTORY: &str = "digests";
 const MAGIC: &[u8] = b"oclcdig6";
@@ -31,6 +32,8 @@ type Remembered = Vec<(FileFingerprint, Option<MountIdentity>, [u8; 32])>;
 /// Digests of files, with a memory in the store if there is one.
 pub struct Digests {
     state: Mutex<State>,
+    /// Stops reading.
+    stop: Stop,
 }
 
 #[derive(Default)]
@@ -62,8 +65,30 @@ enum Seen {
 impl Digests {
     /// Nothing is read before the first digest is asked for.
     pub fn new() -> Digests {
+        Digests::until(Stop::default())
+    }
+
+    /// The same. Once this is set, no file is read.
+    pub fn until(stop: Stop) -> Digests {
         Digests {
             state: Mutex::default(),
+            stop,
+        }
+    }
+
+    /// Remembers what the other one has found out, as if it had read the files.
+    pub fn take_over(&self, other: &Digests, store: &Store) {
+        let other = std::mem::take(&mut *other.state.lock());
+        let mut state = self.state.lock();
+        let remembered = state
+            .remembered
+            .get_or_insert_with(|| load(store).unwrap_or_default());
+        for one in other.remembered.into_iter().flatten() {
+            add(remembered, one);
+        }
+        state.changed |= other.changed;
+        for one in other.of_this_process {
+            add(&mut state.of_this_process, one);
         }
     }
 
@@ -84,7 +109,7 @@ impl Digests {
             let failed: Vec<usize> = (0..paths.len())
                 .filter(|index| digests[*index].is_err())
                 .collect();
-            if failed.is_empty() {
+            if failed.is_empty() || self.stop.is_set() {
                 break;
             }
             let again: Vec<&Path> = failed.iter().map(|index| paths[*index]).collect();
@@ -108,7 +133,7 @@ impl Digests {
         }
         let mut read = unknown
             .iter()
-            .zip(content_digest::of_files(&unknown))
+            .zip(content_digest::of_files(&unknown, &self.stop))
             .peekable();
         let digest_of = |(path, seen): (&&Path, _)| match seen {
             Ok(Seen::Known(digest)) => Ok(digest),

@@ -199,6 +199,13 @@ impl Store {
         is_missing(digests::DIRECTORY) && is_missing(ENTRIES)
     }
 
+    /// The same of the store in a cache directory that is not opened, if there is one.
+    pub fn is_unused_at(cache: &Path) -> bool {
+        let root = cache.join(VERSION_DIRECTORY);
+        let is_missing = |name| root.join(name).symlink_metadata().is_err();
+        is_missing(digests::DIRECTORY) && is_missing(ENTRIES)
+    }
+
     fn of(root: Directory, limits: Option<Limits>) -> Store {
         let root = Arc::new(root);
         let locks = Locks::new(root.clone());

@@ -1,5 +1,6 @@
 //! The first build in an empty cache directory, which the driver makes while it is identified.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -73,6 +74,103 @@ fn the_first_build_serves_the_next_process_and_has_the_key_that_it_would_have_la
         );
         assert_eq!(first.stdout, second.stdout, "{driver:?}");
     }
+}
+
+/// What the log says of a driver whose files were read beside its search for devices.
+const EARLY: &str = "files were read while the driver looked for devices";
+/// For a driver that takes so long, and no busy machine longer, its files are read.
+const DEVICES_MS: &str = "3000";
+
+#[test]
+fn a_driver_that_looks_long_for_devices_is_read_meanwhile_and_has_the_key_that_it_would_have_later()
+{
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    // A variable that is in the key, and one that is in no key.
+    sandbox.set("STUB_CODE", "1");
+    sandbox.set("MYJOB_NUMBER", "17");
+    std::thread::sleep(SETTLED);
+    sandbox.set("STUB_DEVICES_MS", DEVICES_MS);
+    let first = sandbox.run(&mut builder(&sandbox)).ok();
+    let log = &first.stderr;
+    assert_eq!(log.matches(EARLY).count(), 1, "{log}");
+    assert!(log.contains("is_stopped=false"), "{log}");
+    assert!(log.contains(FIRST), "{log}");
+    // By the first build, which is told of them.
+    assert!(!log.contains("names of variables were"), "{log}");
+    let second = sandbox.run(&mut builder(&sandbox)).ok();
+    // Where nothing may be looked up, nothing is read early.
+    let mut without = builder(&sandbox);
+    without.env("OCLCACHE_DIR", sandbox.path("another"));
+    without.env("OCLCACHE_RECACHE", "1");
+    let without = sandbox.run(&mut without).ok();
+    for ran in [&second, &without] {
+        assert!(!ran.stderr.contains(EARLY), "{}", ran.stderr);
+    }
+    let ran = [&first, &second, &without].map(|ran| outcomes(&ran.stderr));
+    let outcomes: Vec<_> = ran.iter().flatten().map(|(how, _)| how.as_str()).collect();
+    assert_eq!(outcomes, ["miss", "hit", "miss"], "{log}");
+    assert!(ran.iter().all(|one| one[0].1 == ran[0][0].1), "{ran:?}");
+}
+
+/// What is complete by then is kept, and nothing else.
+#[test]
+fn a_driver_whose_devices_are_found_before_all_is_read_has_the_key_that_it_would_have_later() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    sandbox.set("STUB_CODE", "1");
+    sandbox.set("MYJOB_NUMBER", "17");
+    std::thread::sleep(SETTLED);
+    let mut keys = BTreeSet::new();
+    for milliseconds in 9..20 {
+        let directory = sandbox.path(&format!("cache-{milliseconds}"));
+        sandbox.set("OCLCACHE_DIR", directory);
+        let mut first = builder(&sandbox);
+        first.env("STUB_DEVICES_MS", milliseconds.to_string());
+        let first = sandbox.run(&mut first).ok();
+        let mut second = builder(&sandbox);
+        second.env("STUB_DEVICES_MS", milliseconds.to_string());
+        let second = sandbox.run(&mut second).ok();
+        assert!(is_one_hit(&second.stderr), "{}", second.stderr);
+        let mut without = builder(&sandbox);
+        without.env(
+            "OCLCACHE_DIR",
+            sandbox.path(&format!("other-{milliseconds}")),
+        );
+        without.env("STUB_DEVICES_MS", milliseconds.to_string());
+        without.env("OCLCACHE_RECACHE", "1");
+        let without = sandbox.run(&mut without).ok();
+        let of_all = [&first, &second, &without].map(|ran| outcomes(&ran.stderr)[0].1.clone());
+        assert!(of_all.iter().all(|key| *key == of_all[0]), "{of_all:?}");
+        keys.insert(of_all[0].clone());
+    }
+    // The variable is in the key.
+    assert_eq!(keys.len(), 11);
+}
+
+#[test]
+fn a_program_that_only_looks_for_devices_leaves_no_cache_directory() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    sandbox.set("STUB_DEVICES_MS", DEVICES_MS);
+    sandbox.set("OCLCACHE_DIR", sandbox.path("unused"));
+    let mut command = sandbox.command(Way::Cached, example("client"));
+    // It ends when it has its devices.
+    let ran = sandbox.run(command.args(["run", "--kernel", "f", "--source", "/nowhere"]));
+    assert!(ran.stderr.contains(EARLY), "{}", ran.stderr);
+    assert!(!sandbox.path("unused").exists());
+}
+
+#[test]
+fn where_nothing_can_be_stored_nothing_is_read_early() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    sandbox.set("STUB_DEVICES_MS", "100");
+    let mut command = builder(&sandbox);
+    // Below a file.
+    command.env("OCLCACHE_DIR", sandbox.path("kernel.cl/oclcache"));
+    let ran = sandbox.run(&mut command).ok();
+    assert!(!ran.stderr.contains(EARLY), "{}", ran.stderr);
 }
 
 /// A thread for which there is no memory ends the process (glibc).

@@ -35,6 +35,7 @@ impl Cache {
         let inputs = &draft.inputs;
         let driver = inputs.driver;
         let loads = moment.map_or_else(|| loaded_changes().loads, Moment::loads);
+        self.keep_what_was_read_early(driver);
         let look = Look::new(self);
         if let Some(moment) = moment {
             driver.identify_as_at(moment, &look);

@@ -142,6 +142,11 @@ pub fn compile_time(digest: u64) -> Duration {
     }
 }
 
+/// How long it takes to look for devices.
+pub fn devices_time() -> Duration {
+    Duration::from_millis(number("STUB_DEVICES_MS", 0))
+}
+
 /// How long a binary takes to load.
 pub fn load_time() -> Duration {
     Duration::from_millis(number("STUB_LOAD_MS", 0))

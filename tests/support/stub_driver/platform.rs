@@ -156,6 +156,7 @@ pub unsafe extern "C" fn get_device_ids(
     if (entries == 0 && !devices.is_null()) || (devices.is_null() && found.is_null()) {
         return CL_INVALID_VALUE;
     }
+    std::thread::sleep(config::devices_time());
     if kind & (CL_DEVICE_TYPE_DEFAULT | CL_DEVICE_TYPE_CPU) == 0 {
         return CL_DEVICE_NOT_FOUND;
     }
