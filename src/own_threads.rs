@@ -280,23 +280,26 @@ impl Drop for DriverAtWork {
     }
 }
 
-/// How many threads, of at most so many, would have a processor beside the caller, and may be started.
+/// How many threads, of at most so many, would have a processor beside the caller, and may be started. Reads files of control groups.
 pub fn useful(most: usize) -> usize {
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let is_limited = |limit| getrlimit(limit).current.is_some();
-    let is_refused = || {
-        is_limited(Resource::As)
-            || is_limited(Resource::Data)
-            || locks_all()
-            || has_own_filter()
-            || is_real_time()
-            || !task_limit::has_room()
-    };
     match (processors - 1).min(most) {
         0 => 0,
-        _ if is_unasked() || is_refused() => 0,
+        _ if !may_start() => 0,
         useful => useful,
     }
+}
+
+/// Whether a thread may be started here, whatever processor it has.
+pub fn may_start() -> bool {
+    let is_limited = |limit| getrlimit(limit).current.is_some();
+    !(is_unasked()
+        || is_limited(Resource::As)
+        || is_limited(Resource::Data)
+        || locks_all()
+        || has_own_filter()
+        || is_real_time()
+        || !task_limit::has_room())
 }
 
 /// The same, beside drivers at work.

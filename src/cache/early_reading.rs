@@ -138,7 +138,7 @@ pub fn begin(driver: &'static Driver) -> Option<EarlyReading> {
             && !bake::is_baker()
             && !driver.has_identity()
             && is_of_use(&Config::read())
-            && own_threads::useful(1) > 0
+            && own_threads::may_start()
             && descriptors::has_room()
             && has_room(first_build::MEMORY)
             && !linker_lock::is_held()
@@ -150,8 +150,8 @@ pub fn begin(driver: &'static Driver) -> Option<EarlyReading> {
     let stop = Stop::within(LONGEST);
     let of_thread = stop.clone();
     let read = move || {
-        (!of_thread.is_set_within(DELAY))
-            .then(|| process_variables::as_at(&variables, || found(driver, of_thread)))
+        let is_of_use = !of_thread.is_set_within(DELAY) && own_threads::useful(1) > 0;
+        is_of_use.then(|| process_variables::as_at(&variables, || found(driver, of_thread)))
     };
     let found = first_build::thread(read)?;
     Some(EarlyReading {
