@@ -31,12 +31,14 @@ impl Attribution {
         program: Program,
         call: &BuildArguments,
     ) -> Attribution {
-        let named = call.devices.as_ref().and_then(|devices| devices.first());
         if driver::is_ending() {
             return Attribution::driver(driver);
         }
-        let first = || driver.program_devices(program).ok()?.first().copied();
-        match named.copied().or_else(first) {
+        // What a call names may be no device: NVIDIA's driver 580 refuses to build for it, and crashes when asked about it (measured).
+        let devices = driver.program_devices(program).unwrap_or_default();
+        let named = call.devices.as_ref().and_then(|named| named.first());
+        let known = named.filter(|device| devices.contains(device));
+        match known.or(devices.first()).copied() {
             Some(device) => Attribution::device(driver, device),
             None => Attribution::driver(driver),
         }

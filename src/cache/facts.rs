@@ -80,7 +80,12 @@ pub fn facts(
 
 fn program_answers(driver: &Driver, program: Program) -> Answers {
     let mut answers = Answers::new();
+    let has_none = has_no_kernels(driver, program);
     for name in PROGRAM_QUERIES {
+        if has_none && name != CL_PROGRAM_NUM_KERNELS {
+            answers.push((name, Answer::Withheld));
+            continue;
+        }
         let answered = driver.partial_program_info(program, name);
         let unwritten = answered.as_ref().map_or(&[][..], |value| &value.unwritten);
         if !unwritten.is_empty() {
@@ -92,8 +97,18 @@ fn program_answers(driver: &Driver, program: Program) -> Answers {
     answers
 }
 
+/// Whether an executable has no kernels. Then nothing else about kernels is asked: NVIDIA's driver 580 crashed after a build of a source
+/// with nothing but a macro, and does not where a program asks for the number of kernels alone (measured).
+fn has_no_kernels(driver: &Driver, program: Program) -> bool {
+    let count = driver.program_info(program, CL_PROGRAM_NUM_KERNELS);
+    count.is_ok_and(|value| <usize as Number>::from_value(&value) == Some(0))
+}
+
 /// The names of a program's kernels; none if the driver does not know.
 pub(super) fn kernel_names(driver: &Driver, program: Program) -> Vec<Vec<u8>> {
+    if has_no_kernels(driver, program) {
+        return Vec::new();
+    }
     let names = driver.program_info(program, CL_PROGRAM_KERNEL_NAMES);
     split_names(&names.unwrap_or_default())
         .map(<[u8]>::to_vec)

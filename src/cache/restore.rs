@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use opencl_sys::*;
 
+use super::facts::kernel_names;
 use super::plan::Plan;
 use crate::cl::info::Number;
 use crate::cl::{Context, Device, Program};
@@ -143,12 +144,8 @@ fn check(
         }
     }
     if executable {
-        let names = driver
-            .program_info(program, CL_PROGRAM_KERNEL_NAMES)
-            .unwrap_or_default();
-        if split_names(&names).collect::<BTreeSet<_>>()
-            != facts.kernel_names.iter().map(Vec::as_slice).collect()
-        {
+        let found: BTreeSet<_> = kernel_names(driver, program).into_iter().collect();
+        if found != facts.kernel_names.iter().cloned().collect() {
             return Err(refused("it has other kernels than were recorded"));
         }
     }

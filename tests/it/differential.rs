@@ -333,6 +333,18 @@ fn same_in_all_ways(section: &[&str]) {
     assert!(all.is_empty(), "{section:?}:\n{}", all.join("\n"));
 }
 
+/// As NVIDIA's driver 580 does (measured).
+#[test]
+fn a_driver_that_crashes_when_asked_about_what_is_not_there_is_asked_nothing_of_that() {
+    let setup = SETUPS[0];
+    let mut sandbox = setup.sandbox().expect("the stub is always there");
+    sandbox.set("STUB_UNCHECKED", "1");
+    for section in [&["fatal", "wrong-device"][..], &["headers"]] {
+        let faults = faults(setup, &sandbox, section);
+        assert!(faults.is_empty(), "{section:?}:\n{}", faults.join("\n"));
+    }
+}
+
 #[test]
 fn facts() {
     same_in_all_ways(&["facts"]);

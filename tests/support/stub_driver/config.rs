@@ -142,6 +142,11 @@ pub fn compile_time(digest: u64) -> Duration {
     }
 }
 
+/// Whether it crashes when it is asked about what is not there.
+pub fn is_unchecked() -> bool {
+    is("STUB_UNCHECKED", "1")
+}
+
 /// How long it takes to look for devices.
 pub fn devices_time() -> Duration {
     Duration::from_millis(number("STUB_DEVICES_MS", 0))

@@ -25,6 +25,7 @@
 //! | `STUB_LOAD` | none | file whose words say what happens where a binary is loaded, see `load`: unlike variables, it is in no key |
 //! | `STUB_ASYNC` | 0 | 1: with a callback, build, compile and link on another thread |
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
+//! | `STUB_UNCHECKED` | 0 | 1: a query of what is no device, or of the names of kernels where there are none, ends the process |
 //! | `STUB_DEVICES_MS` | 0 | how long clGetDeviceIDs takes |
 //! | `STUB_FETCH_MS` | 0 | how long it takes to give a program's binaries, unless it was made of one |
 //! | `STUB_KERNEL_MS` | 0 | how long it takes to create a kernel |

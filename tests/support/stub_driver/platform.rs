@@ -232,6 +232,9 @@ pub unsafe extern "C" fn get_device_info(
     value: *mut c_void,
     size_ret: *mut usize,
 ) -> cl_int {
+    if config::is_unchecked() && device(handle).is_err() {
+        std::process::abort();
+    }
     // SAFETY: the application's own places.
     unsafe { respond(device_answer(handle, param), size, value, size_ret) }
 }

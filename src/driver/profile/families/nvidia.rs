@@ -9,22 +9,23 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     recognize: |platform| contains(&platform.vendor, "NVIDIA"),
     platform: ["NVIDIA CUDA", "NVIDIA Corporation", "NV"],
     behavior: Behavior {
-        // Closed source, not measured. The binary is PTX text (pull request 672 of inducer/pyopencl), which the driver compiles
-        // when it is loaded, unless its own cache has it (documented: CUDA_CACHE_PATH): a hit may gain little.
+        // Closed source, measured on an H200 with driver 580.159.04. The binary is PTX text, which the driver compiles when it is
+        // loaded, unless its own cache has it (CUDA_CACHE_PATH): ten kernels take 440 ms from source, 70 ms from the binary, and 8 ms
+        // from source if that cache has them. A binary is fetched at once.
         record: RecordTime::Measured,
-        // clBuildProgram compiles everything (pull request 225 of viennacl/viennacl-dev); unverified.
         kernel_facts: KernelFactsTime::AfterBuild,
-        context_counts_programs: None,     // found out
-        kernels_keep_program: true,        // unverified
-        sub_devices_are_their_root: false, // unverified
-        rebuild: Rebuild::Fresh,           // unverified
-        copies_builds: true,               // documented: CUDA_CACHE_PATH
+        context_counts_programs: None,     // found out; 580 does not
+        kernels_keep_program: true,
+        sub_devices_are_their_root: false, // unverified: an H200 cannot be divided
+        rebuild: Rebuild::Fresh,
+        copies_builds: true,
     },
     refuses_debug: false,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,
-    // Compiler libraries, which the driver opens at the first build (documented in its README, "Installed Components").
+    // Compiler libraries, which the driver opens at the first build (documented in its README, "Installed Components"). 580 was seen to
+    // open those of NVVM and of the JIT, and libcuda when it is loaded.
     files: &[
         DriverFiles::Library("libnvidia-nvvm*.so*"),
         DriverFiles::Library("libnvidia-compiler*.so*"),
