@@ -150,7 +150,12 @@ pub fn begin(driver: &'static Driver) -> Option<EarlyReading> {
     let stop = Stop::within(LONGEST);
     let of_thread = stop.clone();
     let read = move || {
-        let is_of_use = !of_thread.is_set_within(DELAY) && own_threads::useful(1) > 0;
+        if of_thread.is_set_within(DELAY) {
+            return None;
+        }
+        // Before any file is opened, also those that tell how many processors there are.
+        tracing::debug!("the driver takes long to find its devices");
+        let is_of_use = own_threads::useful(1) > 0;
         is_of_use.then(|| process_variables::as_at(&variables, || found(driver, of_thread)))
     };
     let found = first_build::thread(read)?;

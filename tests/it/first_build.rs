@@ -77,7 +77,7 @@ fn the_first_build_serves_the_next_process_and_has_the_key_that_it_would_have_la
 }
 
 /// What the log says of a driver whose files were read beside its search for devices.
-pub const EARLY: &str = "files were read while the driver looked for devices";
+const EARLY: &str = "files were read while the driver looked for devices";
 /// For a driver that takes so long, and no busy machine longer, its files are read.
 const DEVICES_MS: &str = "3000";
 
