@@ -34,7 +34,8 @@ impl Attribution {
         if driver::is_ending() {
             return Attribution::driver(driver);
         }
-        // What a call names may be no device: NVIDIA's driver 580 refuses to build for it, and crashes when asked about it (measured).
+        // What a call names may be no device. NVIDIA's driver 580 refuses to build for it, and crashed where its name was asked for here
+        // (the crash is measured, its cause inferred).
         let devices = driver.program_devices(program).unwrap_or_default();
         let named = call.devices.as_ref().and_then(|named| named.first());
         let known = named.filter(|device| devices.contains(device));

@@ -98,7 +98,7 @@ fn program_answers(driver: &Driver, program: Program) -> Answers {
 }
 
 /// Whether an executable has no kernels. Then nothing else about kernels is asked: NVIDIA's driver 580 crashed after a build of a source
-/// with nothing but a macro, and does not where a program asks for the number of kernels alone (measured).
+/// with nothing but a macro, and not where a program asked for the number of kernels alone (measured; that it was the names is inferred).
 fn has_no_kernels(driver: &Driver, program: Program) -> bool {
     let count = driver.program_info(program, CL_PROGRAM_NUM_KERNELS);
     count.is_ok_and(|value| <usize as Number>::from_value(&value) == Some(0))

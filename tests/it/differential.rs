@@ -333,7 +333,7 @@ fn same_in_all_ways(section: &[&str]) {
     assert!(all.is_empty(), "{section:?}:\n{}", all.join("\n"));
 }
 
-/// As NVIDIA's driver 580 does (measured).
+/// As NVIDIA's driver 580 is thought to do, which crashed behind the cache in these sections.
 #[test]
 fn a_driver_that_crashes_when_asked_about_what_is_not_there_is_asked_nothing_of_that() {
     let setup = SETUPS[0];

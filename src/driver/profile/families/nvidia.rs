@@ -10,8 +10,8 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     platform: ["NVIDIA CUDA", "NVIDIA Corporation", "NV"],
     behavior: Behavior {
         // Closed source, measured on an H200 with driver 580.159.04. The binary is PTX text, which the driver compiles when it is
-        // loaded, unless its own cache has it (CUDA_CACHE_PATH): ten kernels take 440 ms from source, 70 ms from the binary, and 8 ms
-        // from source if that cache has them. A binary is fetched at once.
+        // loaded, unless its own cache has it (CUDA_CACHE_PATH): ten kernels take 410 to 500 ms from source, 65 to 79 ms from the
+        // binary, and 8 ms from source if that cache has them. A binary is fetched at once.
         record: RecordTime::Measured,
         kernel_facts: KernelFactsTime::AfterBuild,
         context_counts_programs: None,     // found out; 580 does not
