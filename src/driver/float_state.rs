@@ -35,7 +35,7 @@ const ROUNDING: [u64; 1] = [0x07c8_0000];
 const ROUNDING: [u64; 0] = [];
 
 /// The calls in which drivers start threads that compile later, with the state of the caller.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum StartOfThreads {
     /// A query of devices (measured: PoCL 3.1 starts there the threads that compile at enqueues and fold `sqrt(get_local_size(0) + 2.0)`).
     Devices,

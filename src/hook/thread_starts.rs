@@ -1,7 +1,7 @@
 //! The calls in which drivers start the threads that compile for them later: how the calling thread rounds is noted.
 //!
 //! Nothing is decided here, so there is no guard around the driver's function, and exceptions of the application's callback pass
-//! through. In an empty cache directory the driver's files are read while it looks for its devices.
+//! through. In an empty cache directory the driver's files are read beside the first such calls.
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -24,16 +24,16 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// Begins to read a driver's files beside a call for its devices, where that is of use. The result has no destructor that could be in the
+/// Begins to read a driver's files beside such a call, where that is of use. The result has no destructor that could be in the
 /// way of an exception, or of a thread that ends in the call: the reading then ends by itself.
 #[inline]
 fn begin_reading(start: StartOfThreads, driver: usize) -> ManuallyDrop<Option<EarlyReading>> {
     #[cold]
-    fn begin(driver: usize) -> Option<EarlyReading> {
-        quietly(|| early_reading::begin(Driver::at(driver))).flatten()
+    fn begin(start: StartOfThreads, driver: usize) -> Option<EarlyReading> {
+        quietly(|| early_reading::begin(Driver::at(driver), start)).flatten()
     }
-    let is_of_use = matches!(start, StartOfThreads::Devices) && early_reading::is_allowed();
-    ManuallyDrop::new(is_of_use.then(|| begin(driver)).flatten())
+    let is_of_use = early_reading::is_allowed();
+    ManuallyDrop::new(is_of_use.then(|| begin(start, driver)).flatten())
 }
 
 #[inline]

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::files_opened::{has_strace, opened};
 use crate::functions::compile;
-use crate::support::{Driver, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 5; }\n";
 /// What the log says of such a build.
@@ -76,68 +76,84 @@ fn the_first_build_serves_the_next_process_and_has_the_key_that_it_would_have_la
     }
 }
 
-/// What the log says of a driver whose files were read beside its search for devices.
-const EARLY: &str = "files were read while the driver looked for devices";
+/// What the log says of a driver whose files were read beside a call that took long.
+const EARLY: &str = "the driver's files were read meanwhile";
 /// For a driver that takes so long, and no busy machine longer, its files are read.
-const DEVICES_MS: &str = "3000";
+const LONG_MS: &str = "3000";
 
-#[test]
-fn a_driver_that_looks_long_for_devices_is_read_meanwhile_and_has_the_key_that_it_would_have_later()
-{
+/// A sandbox with a variable that is in the key, and one that is in no key.
+fn sandbox_with_variables() -> Sandbox {
     let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_LOG", "debug");
-    // A variable that is in the key, and one that is in no key.
     sandbox.set("STUB_CODE", "1");
     sandbox.set("MYJOB_NUMBER", "17");
     std::thread::sleep(SETTLED);
-    sandbox.set("STUB_DEVICES_MS", DEVICES_MS);
-    let first = sandbox.run(&mut builder(&sandbox)).ok();
+    sandbox
+}
+
+/// Builds first where the calls with these variables take long, and checks that the driver's files were read once before, all of them.
+fn build_after_long(sandbox: &mut Sandbox, variables: &[&str]) -> Ran {
+    for variable in variables {
+        sandbox.set(variable, LONG_MS);
+    }
+    let first = sandbox.run(&mut builder(sandbox)).ok();
     let log = &first.stderr;
     assert_eq!(log.matches(EARLY).count(), 1, "{log}");
-    assert!(log.contains("is_stopped=false"), "{log}");
+    assert!(log.contains("is_complete=true"), "{log}");
     assert!(log.contains(FIRST), "{log}");
     // By the first build, which is told of them.
     assert!(!log.contains("names of variables were"), "{log}");
-    let second = sandbox.run(&mut builder(&sandbox)).ok();
-    // Where nothing may be looked up, nothing is read early.
-    let mut without = builder(&sandbox);
-    without.env("OCLCACHE_DIR", sandbox.path("another"));
-    without.env("OCLCACHE_RECACHE", "1");
-    let without = sandbox.run(&mut without).ok();
-    for ran in [&second, &without] {
-        assert!(!ran.stderr.contains(EARLY), "{}", ran.stderr);
+    first
+}
+
+#[test]
+fn a_driver_that_takes_long_before_a_first_build_is_read_meanwhile_and_has_the_key_that_it_would_have_later()
+ {
+    for variable in ["STUB_DEVICES_MS", "STUB_CONTEXT_MS"] {
+        let mut sandbox = sandbox_with_variables();
+        let first = build_after_long(&mut sandbox, &[variable]);
+        let second = sandbox.run(&mut builder(&sandbox)).ok();
+        // Where nothing may be looked up, nothing is read early.
+        let mut without = builder(&sandbox);
+        without.env("OCLCACHE_DIR", sandbox.path("another"));
+        without.env("OCLCACHE_RECACHE", "1");
+        let without = sandbox.run(&mut without).ok();
+        for ran in [&second, &without] {
+            assert!(!ran.stderr.contains(EARLY), "{}", ran.stderr);
+        }
+        let ran = [&first, &second, &without].map(|ran| outcomes(&ran.stderr));
+        let outcomes: Vec<_> = ran.iter().flatten().map(|(how, _)| how.as_str()).collect();
+        assert_eq!(outcomes, ["miss", "hit", "miss"], "{}", first.stderr);
+        assert!(ran.iter().all(|one| one[0].1 == ran[0][0].1), "{ran:?}");
     }
-    let ran = [&first, &second, &without].map(|ran| outcomes(&ran.stderr));
-    let outcomes: Vec<_> = ran.iter().flatten().map(|(how, _)| how.as_str()).collect();
-    assert_eq!(outcomes, ["miss", "hit", "miss"], "{log}");
-    assert!(ran.iter().all(|one| one[0].1 == ran[0][0].1), "{ran:?}");
+}
+
+#[test]
+fn a_driver_that_was_read_while_it_looked_for_devices_is_not_read_again_for_its_context() {
+    let mut sandbox = sandbox_with_variables();
+    build_after_long(&mut sandbox, &["STUB_DEVICES_MS", "STUB_CONTEXT_MS"]);
 }
 
 /// What is complete by then is kept, and nothing else.
 #[test]
-fn a_driver_whose_devices_are_found_before_all_is_read_has_the_key_that_it_would_have_later() {
-    let mut sandbox = Sandbox::stub();
-    sandbox.set("OCLCACHE_LOG", "debug");
-    sandbox.set("STUB_CODE", "1");
-    sandbox.set("MYJOB_NUMBER", "17");
-    std::thread::sleep(SETTLED);
+fn a_driver_whose_calls_end_before_all_is_read_has_the_key_that_it_would_have_later() {
+    let mut sandbox = sandbox_with_variables();
     let mut keys = BTreeSet::new();
     for milliseconds in 9..20 {
-        let directory = sandbox.path(&format!("cache-{milliseconds}"));
-        sandbox.set("OCLCACHE_DIR", directory);
-        let mut first = builder(&sandbox);
-        first.env("STUB_DEVICES_MS", milliseconds.to_string());
-        let first = sandbox.run(&mut first).ok();
-        let mut second = builder(&sandbox);
-        second.env("STUB_DEVICES_MS", milliseconds.to_string());
-        let second = sandbox.run(&mut second).ok();
+        sandbox.set("STUB_DEVICES_MS", milliseconds.to_string());
+        sandbox.set("STUB_CONTEXT_MS", milliseconds.to_string());
+        sandbox.set(
+            "OCLCACHE_DIR",
+            sandbox.path(&format!("cache-{milliseconds}")),
+        );
+        let first = sandbox.run(&mut builder(&sandbox)).ok();
+        let second = sandbox.run(&mut builder(&sandbox)).ok();
         assert!(is_one_hit(&second.stderr), "{}", second.stderr);
         let mut without = builder(&sandbox);
         without.env(
             "OCLCACHE_DIR",
             sandbox.path(&format!("other-{milliseconds}")),
         );
-        without.env("STUB_DEVICES_MS", milliseconds.to_string());
         without.env("OCLCACHE_RECACHE", "1");
         let without = sandbox.run(&mut without).ok();
         let of_all = [&first, &second, &without].map(|ran| outcomes(&ran.stderr)[0].1.clone());
@@ -152,7 +168,7 @@ fn a_driver_whose_devices_are_found_before_all_is_read_has_the_key_that_it_would
 fn a_program_that_only_looks_for_devices_leaves_no_cache_directory() {
     let mut sandbox = Sandbox::stub();
     sandbox.set("OCLCACHE_LOG", "debug");
-    sandbox.set("STUB_DEVICES_MS", DEVICES_MS);
+    sandbox.set("STUB_DEVICES_MS", LONG_MS);
     sandbox.set("OCLCACHE_DIR", sandbox.path("unused"));
     let mut command = sandbox.command(Way::Cached, example("client"));
     // It ends when it has its devices.

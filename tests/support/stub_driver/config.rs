@@ -152,6 +152,11 @@ pub fn devices_time() -> Duration {
     Duration::from_millis(number("STUB_DEVICES_MS", 0))
 }
 
+/// How long it takes to create a context.
+pub fn context_time() -> Duration {
+    Duration::from_millis(number("STUB_CONTEXT_MS", 0))
+}
+
 /// How long a binary takes to load.
 pub fn load_time() -> Duration {
     Duration::from_millis(number("STUB_LOAD_MS", 0))

@@ -53,6 +53,7 @@ pub unsafe extern "C" fn create_context(
     user_data: *mut c_void,
     errcode: *mut cl_int,
 ) -> cl_context {
+    std::thread::sleep(config::context_time());
     // SAFETY: the application's own arrays.
     let (properties, devices) = unsafe {
         (
