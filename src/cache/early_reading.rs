@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Access, access};
+use rustix::process::{Resource, getrlimit};
 
 use super::{Cache, bake, first_build};
 use crate::config::Config;
@@ -140,6 +141,7 @@ pub fn begin(driver: &'static Driver, call: StartOfThreads) -> Option<EarlyReadi
             && !bake::is_baker()
             && !driver.has_identity()
             && !is_complete(driver)
+            && !has_limited_time()
             && is_of_use(&Config::read())
             && own_threads::may_start()
             && descriptors::has_room()
@@ -169,6 +171,11 @@ pub fn begin(driver: &'static Driver, call: StartOfThreads) -> Option<EarlyReadi
     })
 }
 
+/// Whether the process may spend so much processor time and no more: perhaps it builds nothing.
+fn has_limited_time() -> bool {
+    getrlimit(Resource::Cpu).current.is_some()
+}
+
 /// Whether all of the driver's files have been read.
 fn is_complete(driver: &Driver) -> bool {
     let is_it = |(number, found): &(usize, Found)| *number == driver.index() && found.is_complete;
@@ -185,11 +192,12 @@ fn found(driver: &Driver, call: StartOfThreads, stop: Stop) -> Found {
     };
     // What is wrong, the first build says. What is found while the dynamic linker answers nothing is kept by nobody.
     let read = || own_threads::unasked(|| driver.read_ahead(&memory));
-    let facts = match linker_lock::complete(|| one_call::during(read)) {
+    let read = linker_lock::complete(|| one_call::during(read));
+    let is_complete = matches!(read, Some(Ok(()))) && !stop.is_set();
+    let facts = match read {
         Some(_) => memory.facts.into_inner(),
         None => BTreeMap::new(),
     };
-    let is_complete = !stop.is_set();
     let ms = started.elapsed().as_millis();
     tracing::debug!(
         ms,

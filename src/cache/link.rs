@@ -159,10 +159,8 @@ impl Cache {
         let (driver, context) = (call.driver, call.context);
         let devices = call.arguments.devices.clone();
         let inputs = call.inputs.clone();
-        let of = match (&plan, devices.as_ref().and_then(|devices| devices.first())) {
-            (Err(_), Some(device)) => Attribution::device(driver, *device),
-            _ => Attribution::driver(driver),
-        };
+        // Where there is no plan, the context and the devices are not proven to be any.
+        let of = Attribution::driver(driver);
         let watch = driver.watch_libraries();
         let started = Instant::now();
         let finish = Box::new(move |program: Program, code: Option<cl_int>| {

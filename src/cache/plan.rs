@@ -310,6 +310,11 @@ impl Cache {
             .map_err(|_| Bypass::UnidentifiedDevice)?;
         let devices = arguments.devices.clone();
         let devices = devices.unwrap_or_else(|| of_context.clone());
+        // What is no device is the driver's to refuse. NVIDIA's driver 580 may crash where its name is asked for: see `Attribution`.
+        let is_known = |device: &Device| devices::index(driver, &of_context, *device).is_some();
+        if !devices.iter().all(is_known) {
+            return Err(Bypass::SomeDevices);
+        }
         let base = Base::Linked(inputs);
         let operation = Operation::Link(of_context);
         let plan = self.key(CallInputs {

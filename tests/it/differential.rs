@@ -202,6 +202,7 @@ fn expected(setup: Setup, section: &[&str]) -> usize {
         (driver, devices, "fatal") => match (driver, devices, section[1]) {
             (Pocl, _, "wrong-device") => 0,
             (_, _, "wrong-device") => 2,
+            (_, _, "link-for-wrong-device") => 2,
             (Pocl, _, "absent-headers") => 1,
             (_, _, "absent-headers") => 6,
             (_, _, "kernels-nowhere") => 1,
@@ -339,7 +340,11 @@ fn a_driver_that_crashes_when_asked_about_what_is_not_there_is_asked_nothing_of_
     let setup = SETUPS[0];
     let mut sandbox = setup.sandbox().expect("the stub is always there");
     sandbox.set("STUB_UNCHECKED", "1");
-    for section in [&["fatal", "wrong-device"][..], &["headers"]] {
+    for section in [
+        &["fatal", "wrong-device"][..],
+        &["fatal", "link-for-wrong-device"],
+        &["headers"],
+    ] {
         let faults = faults(setup, &sandbox, section);
         assert!(faults.is_empty(), "{section:?}:\n{}", faults.join("\n"));
     }

@@ -189,6 +189,24 @@ fn where_nothing_can_be_stored_nothing_is_read_early() {
     assert!(!ran.stderr.contains(EARLY), "{}", ran.stderr);
 }
 
+/// Reading takes processor time, in a process that perhaps builds nothing.
+#[test]
+fn where_processor_time_is_limited_nothing_is_read_early() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    sandbox.set("STUB_DEVICES_MS", "100");
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let mut command = sandbox.command(Way::Cached, "sh");
+    command.args(["-c", "ulimit -t 1000 && exec \"$@\"", "sh"]);
+    command.arg(example("client"));
+    command
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source);
+    let ran = sandbox.run(&mut command).ok();
+    assert!(!ran.stderr.contains(EARLY), "{}", ran.stderr);
+    assert!(ran.stderr.contains(FIRST), "{}", ran.stderr);
+}
+
 /// A thread for which there is no memory ends the process (glibc).
 #[test]
 fn a_program_whose_memory_is_limited_has_no_thread_of_ours() {

@@ -296,6 +296,14 @@ pub fn fatal(session: &Session, arguments: &[String]) -> Result<(), String> {
     match call.as_str() {
         "wrong-device" => println!("{:?}", CASES[0].1(session, program)),
         "absent-headers" => println!("{:?}", CASES[1].1(session, program)),
+        "link-for-wrong-device" => {
+            let (program, _) = cl::program(session.context, SOURCE);
+            println!("compile: code {}", cl::compile(program, "", &[]));
+            let wrong = [session.context];
+            let (linked, code) =
+                cl::link_for(session.context, &wrong, None, &[program], cl::NO_REPORT);
+            println!("link: code {code}, nothing {}", linked.is_null());
+        }
         "kernels-nowhere" => {
             let (program, _) = cl::program(session.context, SOURCE);
             println!("compile: code {}", cl::compile(program, "", &[]));
