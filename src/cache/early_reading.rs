@@ -163,7 +163,8 @@ pub fn begin(driver: &'static Driver, call: StartOfThreads) -> Option<EarlyReadi
         let is_of_use = own_threads::useful(1) > 0;
         is_of_use.then(|| process_variables::as_at(&variables, || found(driver, call, of_thread)))
     };
-    let found = first_build::thread(read)?;
+    // Most calls are over before it begins.
+    let found = Promise::of(first_build::STACK, read)?;
     Some(EarlyReading {
         driver: driver.index(),
         stop,

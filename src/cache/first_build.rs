@@ -27,7 +27,7 @@ use crate::store::Store;
 use crate::store::lock::{LockAttempt, LockGuard, Purpose};
 
 /// Identifying a driver reads into buffers from the heap, and calls the dynamic linker.
-const STACK: usize = 1 << 20;
+pub(super) const STACK: usize = 1 << 20;
 /// Memory for identifying a driver while it compiles. A generous estimate: 6 MB more than bare were resident on PoCL.
 pub(super) const MEMORY: usize = 64 << 20;
 /// How long the thread may take to begin. Usually it takes 0.1 ms.
@@ -180,9 +180,7 @@ impl Cache {
 
 /// Runs on a thread what calls the dynamic linker. The program may be in a library's constructor, where that holds its locks: then the thread
 /// does not begin.
-pub(super) fn thread<T: Send + 'static>(
-    run: impl FnOnce() -> T + Send + 'static,
-) -> Option<Promise<T>> {
+fn thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Option<Promise<T>> {
     let first = || {
         loaded_changes();
         path_of(loaded_changes as *const () as usize);
