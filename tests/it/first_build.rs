@@ -98,8 +98,8 @@ fn build_after_long(sandbox: &mut Sandbox, variables: &[&str]) -> Ran {
     }
     let first = sandbox.run(&mut builder(sandbox)).ok();
     let log = &first.stderr;
-    assert_eq!(log.matches(EARLY).count(), 1, "{log}");
-    assert!(log.contains("is_complete=true"), "{log}");
+    // On a busy machine a call that is not slow may be read beside as well, for some milliseconds.
+    assert_eq!(log.matches("is_complete=true").count(), 1, "{log}");
     assert!(log.contains(FIRST), "{log}");
     // By the first build, which is told of them.
     assert!(!log.contains("names of variables were"), "{log}");
