@@ -2,7 +2,8 @@
 //!
 //! rusticl 22.3 prepares its library of functions while it looks for devices, for 160 ms, of which one processor is idle in most programs.
 //! Its first build takes 1 ms, and in an empty cache directory 60 ms of reading were waited for behind it. With NVIDIA 580 on an H200,
-//! 1.5 s passed before the first build, nearly none of it in the search for devices; then 1.4 s of reading were waited for behind the build.
+//! 1.5 s passed before the first build, less than [`DELAY`] of it in the search for devices; then 1.4 s of reading were waited for behind
+//! the build. That a context takes that driver so long is inferred.
 //!
 //! Only where the cache directory is missing or unused when the drivers are loaded. Nothing is written: programs that only list devices
 //! leave no trace. What was found is put into the cache directory when a first build begins, which finds it there as if an earlier
