@@ -10,8 +10,8 @@
 //! process had left it, and trusts it as little: digests and lists hold for the states of files from which they were made, names for the
 //! contents of libraries.
 //!
-//! The thread ends with the call: the program may want to be alone afterwards (unshare(2)). Only where a disk or the dynamic linker keeps it
-//! waiting, or where an exception leaves the call, it ends by itself.
+//! The thread ends with the call: the program may want to be alone afterwards (unshare(2)). Only where a disk or the dynamic linker keeps
+//! it waiting, or where an exception leaves the call, it ends by itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
