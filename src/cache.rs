@@ -433,10 +433,9 @@ impl Cache {
         let held = self.prepare_change(&ticket);
         // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
-            // A program that is being built is asked nothing.
-            BuildPlan::Before(Ok(_) | Err(Bypass::ConcurrentBuild), _) => {
-                Attribution::driver(ticket.driver)
-            }
+            // A program that is being built is not asked for its devices.
+            BuildPlan::Before(Ok(_), _) => Attribution::driver(ticket.driver),
+            _ if ticket.concurrent => Attribution::driver(ticket.driver),
             _ => Attribution::program(ticket.driver, ticket.program, &call.arguments),
         };
         let refusable = ticket.built && plan::has_kernels(&ticket);

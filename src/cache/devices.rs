@@ -33,7 +33,8 @@ pub fn targets(
 
 /// The index of the program's device that a handle means. If the driver treats sub-devices as devices, a program has the devices of
 /// its context; otherwise (measured: PoCL) it has the root device of any sub-device. The handle may be invalid. Only a driver of
-/// the latter kind is asked about it, and such a driver reads the handle anyway (and crashes if it is no device).
+/// the latter kind is asked about it, and such a driver reads the handle anyway in a build or compilation that the program's state
+/// permits (and crashes if it is no device).
 pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usize> {
     let position = |wanted| devices.iter().position(|device| *device == wanted);
     match position(wanted) {

@@ -103,7 +103,10 @@ impl Cache {
         ticket: Box<Ticket>,
         call: &BuildCall,
     ) -> NextStep<BuildBelow> {
-        let of = Attribution::program(ticket.driver, ticket.program, &call.arguments);
+        let of = match ticket.concurrent {
+            true => Attribution::driver(ticket.driver),
+            false => Attribution::program(ticket.driver, ticket.program, &call.arguments),
+        };
         self.count_bypass(&of, Bypass::FromBinary, Vec::new(), BuildTime::default());
         let program = call.program;
         let twin = ticket

@@ -311,8 +311,9 @@ impl Cache {
         let devices = arguments.devices.clone();
         let devices = devices.unwrap_or_else(|| of_context.clone());
         // What is no device is the driver's to refuse. NVIDIA's driver 580 may crash where its name is asked for: see `Attribution`.
-        let is_known = |device: &Device| devices::index(driver, &of_context, *device).is_some();
-        if !devices.iter().all(is_known) {
+        // PoCL is not asked for the root of what may be a sub-device, either: it refuses executables as inputs before it reads any
+        // device.
+        if !devices.iter().all(|device| of_context.contains(device)) {
             return Err(Bypass::SomeDevices);
         }
         let base = Base::Linked(inputs);

@@ -104,16 +104,17 @@ impl<T: Send + 'static> Promise<T> {
     /// Waits for the result and for the end of the thread, while it `may_wait`, which is asked now and then. None: a function has
     /// panicked, or the thread was not waited for, or this is a forked child, which has no such thread.
     pub fn wait(self, may_wait: impl Fn() -> bool) -> Option<T> {
-        self.wait_by_steps(LOOK_AGAIN, may_wait)
+        self.wait_by_steps(|| may_wait().then(|| Instant::now() + LOOK_AGAIN))
     }
 
     /// The same, for at most this time. A thread that takes longer ends by itself.
     pub fn wait_for(self, patience: Duration) -> Option<T> {
         let until = Instant::now() + patience;
-        self.wait_by_steps(patience, || Instant::now() < until)
+        self.wait_by_steps(|| (Instant::now() < until).then_some(until))
     }
 
-    fn wait_by_steps(self, step: Duration, may_wait: impl Fn() -> bool) -> Option<T> {
+    /// `until`: until when it may wait before that is asked again. None: no longer.
+    fn wait_by_steps(self, until: impl Fn() -> Option<Instant>) -> Option<T> {
         loop {
             let seen = self.shared.changed.now();
             if self.generation != generation() {
@@ -126,10 +127,7 @@ impl<T: Send + 'static> Promise<T> {
                 until_gone(self.shared.number.load(Ordering::Relaxed));
                 return self.shared.result.lock().take();
             }
-            if !may_wait() {
-                return None;
-            }
-            self.shared.changed.wait(seen, Instant::now() + step);
+            self.shared.changed.wait(seen, until()?);
         }
     }
 }
@@ -196,6 +194,25 @@ mod tests {
     fn a_thread_whose_beginning_nobody_waits_for_hands_over_its_result_as_well() {
         let promise = Promise::of(STACK, || 7).expect("a thread");
         assert_eq!(promise.wait_for(PATIENCE), Some(7));
+    }
+
+    #[test]
+    fn a_thread_that_begins_late_is_not_waited_for_any_longer() {
+        let patience = Duration::from_secs(1);
+        let may_end = Arc::new(AtomicBool::new(false));
+        let seen = may_end.clone();
+        let first = || thread::sleep(Duration::from_millis(900));
+        let run = move || {
+            while !seen.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let promise = Promise::starting(STACK, first, run).expect("a thread");
+        let since = Instant::now();
+        assert_eq!(promise.wait_for(patience), None);
+        let waited = since.elapsed();
+        may_end.store(true, Ordering::SeqCst);
+        assert!(waited < Duration::from_millis(1850), "{waited:?}");
     }
 
     #[test]

@@ -202,7 +202,8 @@ fn expected(setup: Setup, section: &[&str]) -> usize {
         (driver, devices, "fatal") => match (driver, devices, section[1]) {
             (Pocl, _, "wrong-device") => 0,
             (_, _, "wrong-device") => 2,
-            (_, _, "link-for-wrong-device") => 2,
+            (Pocl, _, "link-for-wrong-device") => 1,
+            (_, _, "link-for-wrong-device" | "link-of-executable-for-wrong-device") => 2,
             (Pocl, _, "absent-headers") => 1,
             (_, _, "absent-headers") => 6,
             (_, _, "kernels-nowhere") => 1,
@@ -224,9 +225,11 @@ fn fatal(setup: Setup, section: &[&str]) -> Option<i32> {
     let call = section.get(1).copied().unwrap_or_default();
     match (setup.driver, section[0], call) {
         // A device list that holds something else; a number of headers without lists of them; a header without source.
-        (Driver::Pocl, "fatal", "wrong-device" | "absent-headers" | "header-from-binary") => {
-            Some(libc::SIGSEGV)
-        }
+        (
+            Driver::Pocl,
+            "fatal",
+            "wrong-device" | "link-for-wrong-device" | "absent-headers" | "header-from-binary",
+        ) => Some(libc::SIGSEGV),
         // A constant of a program that is not built; a kernel enqueued on a device that was not built for.
         (Driver::Pocl, "fatal", "constant") => Some(libc::SIGABRT),
         (Driver::Pocl, "fatal", "other-device") if setup.devices == 2 => Some(libc::SIGABRT),
@@ -343,6 +346,7 @@ fn a_driver_that_crashes_when_asked_about_what_is_not_there_is_asked_nothing_of_
     for section in [
         &["fatal", "wrong-device"][..],
         &["fatal", "link-for-wrong-device"],
+        &["fatal", "link-of-executable-for-wrong-device"],
         &["headers"],
     ] {
         let faults = faults(setup, &sandbox, section);
@@ -487,6 +491,8 @@ fn threads() {
 fn fatal_calls() {
     for call in [
         "wrong-device",
+        "link-for-wrong-device",
+        "link-of-executable-for-wrong-device",
         "absent-headers",
         "kernels-nowhere",
         "header-from-binary",

@@ -288,6 +288,12 @@ fn kernels(session: &Session, program: Handle) {
     println!("release kernel: code {}", cl::release_kernel(kernel));
 }
 
+fn link_for_wrong_device(session: &Session, program: cl_program) {
+    let wrong = [session.context];
+    let (linked, code) = cl::link_for(session.context, &wrong, None, &[program], cl::NO_REPORT);
+    println!("link: code {code}, nothing {}", linked.is_null());
+}
+
 /// One call that ends the process on some driver, with a program that was built before.
 pub fn fatal(session: &Session, arguments: &[String]) -> Result<(), String> {
     let call = arguments.first().ok_or("which call?")?;
@@ -299,11 +305,9 @@ pub fn fatal(session: &Session, arguments: &[String]) -> Result<(), String> {
         "link-for-wrong-device" => {
             let (program, _) = cl::program(session.context, SOURCE);
             println!("compile: code {}", cl::compile(program, "", &[]));
-            let wrong = [session.context];
-            let (linked, code) =
-                cl::link_for(session.context, &wrong, None, &[program], cl::NO_REPORT);
-            println!("link: code {code}, nothing {}", linked.is_null());
+            link_for_wrong_device(session, program);
         }
+        "link-of-executable-for-wrong-device" => link_for_wrong_device(session, program),
         "kernels-nowhere" => {
             let (program, _) = cl::program(session.context, SOURCE);
             println!("compile: code {}", cl::compile(program, "", &[]));
