@@ -57,6 +57,7 @@ mod withheld_texts;
 
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use once_cell::race::OnceBox;
@@ -109,6 +110,8 @@ pub struct Cache {
     sources: KnownSources,
     shared_parts: SharedParts,
     marks: AuditMarks,
+    /// Whether there are names to be gathered behind this process.
+    lacks_names: AtomicBool,
     /// None: there is no remote store.
     remote: Option<RemoteClient>,
 }
@@ -314,6 +317,7 @@ impl Cache {
             sources: KnownSources::default(),
             shared_parts: SharedParts::default(),
             marks: AuditMarks::default(),
+            lacks_names: AtomicBool::new(false),
             remote,
         }
     }

@@ -1,7 +1,8 @@
-//! Starts `oclcache bake` when this process ends, to bake the recipes of misses and to audit some hits.
+//! Starts `oclcache bake` when this process ends, to bake the recipes of misses, to gather the names in a driver's libraries, and to audit
+//! some hits.
 //!
-//! The command and its arguments are prepared when the first recipe is written or the first hit is chosen for an audit, since at
-//! the end of the process nothing may be allocated. The destructor of the library (`front::exit`) only starts it. A process that
+//! The command and its arguments are prepared when there is the first of these to do, since at the end of the process nothing may be
+//! allocated. The destructor of the library (`front::exit`) only starts it. A process that
 //! ends by a signal, by `_exit` or by executing another program runs no destructor; then the recipes wait for the next process that
 //! misses, or for the user. `oclcache run` starts the baker once for all processes of the run.
 
@@ -76,10 +77,10 @@ pub fn born() {
     });
 }
 
-/// Notes that a recipe was written, which has to be baked.
-pub fn recipe_written(config: &Config) {
+/// Notes that there is something to do behind this process: a recipe to be baked, or names to be gathered.
+pub fn is_of_use(config: &Config) {
     if env::var_os(RUN_VARIABLE).is_some() {
-        return tracing::debug!("`oclcache run` has it baked");
+        return tracing::debug!("`oclcache run` has it done");
     }
     ready(config);
 }

@@ -1,5 +1,6 @@
 //! Counters, log lines and journal records of builds.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::attribution::Attribution;
@@ -51,6 +52,7 @@ impl Cache {
             &inner.facts().kernel_names,
             elapsed,
         );
+        self.have_names_gathered();
         // A system entry's recipe belongs to another user.
         if self.written_store().is_some() && !inner.is_of_system() {
             autobake::hit_served(&self.config, &plan.key());
@@ -90,6 +92,14 @@ impl Cache {
         let recache = self.config.recache();
         let ended = BuildResult::Miss { kept, recache };
         self.note(Some(driver), Some(plan), names, ended, time.driver);
+        self.have_names_gathered();
+    }
+
+    /// Leaves the names that this process has searched for to a baker, so that the next new variable needs no search.
+    fn have_names_gathered(&self) {
+        if self.lacks_names.swap(false, Ordering::Relaxed) && self.written_store().is_some() {
+            autobake::is_of_use(&self.config);
+        }
     }
 
     /// Counts, logs and journals a bypass.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use super::Cache;
 use crate::driver::content_value;
@@ -35,6 +36,11 @@ impl FileMemory for Cache {
         if let Some(store) = self.written_store() {
             library_facts::save(store, identity, facts);
         }
+    }
+
+    /// Only notes it: a thread of ours may not read the environment, which a driver may be changing meanwhile.
+    fn lacks_names(&self) {
+        self.lacks_names.store(true, Ordering::Relaxed);
     }
 
     fn is_neutral_library(&self, name: &str) -> bool {

@@ -4,11 +4,12 @@
 //! recipe (`replayer`) through our own hooks, so that they are planned and recorded as those of an application. The resulting key must
 //! be that of the recipe.
 //!
-//! It also audits hits that programs have chosen (`audit`).
+//! It also audits hits that programs have chosen (`audit`), and gathers what processes with new variables would search for (`names`).
 
 mod audit;
 mod collect;
 mod headers;
+pub mod names;
 mod order;
 mod progress;
 mod replayer;
@@ -182,6 +183,7 @@ impl BakeArgs {
         let is_once = self.filter.stale || self.filter.all;
         let mut is_told = false;
         loop {
+            names::gather(&store);
             let mut work = Work::default();
             if tried.is_empty() || !is_once {
                 work = collect(&store, &config, &self.filter)?;

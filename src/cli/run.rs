@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::{Args, ValueHint};
 
+use super::bake::names;
 use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
@@ -125,11 +126,16 @@ impl RunArgs {
         let recipes = totals.map_or(0, |totals| totals.get(Counter::Recipes));
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
         // A user who has interrupted the program does not want to wait.
-        if recipes > 0 && self.bake && status.signal().is_none() {
-            bake_now(&own, self.quiet, &config, &vendors);
-        } else if recipes > 0
+        let is_left = recipes > 0
+            || !(is_unseen || config.readonly() || config.disables_all())
+                && usable_store(&config).is_some_and(|store| names::are_left(&store));
+        if is_left && self.bake && status.signal().is_none() {
+            let is_silent = self.quiet || recipes == 0;
+            bake_now(&own, is_silent, &config, &vendors);
+        } else if is_left
             && is_outer
             && let Err(why) = autobake::after_run(&own, &config, &vendors)
+            && recipes > 0
             && !self.quiet
         {
             say(&format!(

@@ -5,23 +5,29 @@
 //! gathering all names: 295 and 385 ms on rusticl, 104 and 200 ms on Intel's CPU runtime, 92 and 172 ms on its GPU driver. Without a
 //! cache Intel's CPU runtime takes 184 ms, so a hit that gathers is slower than the driver.
 //!
-//! Where programs make names up there is no end of them: each pod of Kubernetes gets some for each service. There a process gathers all
-//! in the end: see `names`. Those before it have taken about as long for their searches as it takes, which was all for nothing; where
-//! few kinds of processes use a cache, as nearly everywhere, nobody gathers.
+//! Where programs make names up there is no end of them: each pod of Kubernetes gets some for each service. And each new name is in the
+//! way of a first hit. So all names are gathered once, by a process that nobody waits for: see `left_names`. Where none may run, a
+//! process gathers in the end: see `names`. Those before it have taken about as long for their searches as it takes, which was all for
+//! nothing; where few kinds of processes use a cache, nobody gathers there.
 
 use std::collections::BTreeMap;
 
 use super::file_memory::{FileMemory, list_identity};
 use super::look::FactBytes;
+use super::names;
+use super::scanned_library::ScannedLibrary;
 use crate::framing;
 use crate::key::ingredients::sha256;
 
 /// The version of this file's format. That of searching and gathering is in the identity of the libraries: see `names::MAGIC`.
-const MAGIC: &[u8] = b"oclcasked4";
+pub(super) const MAGIC: &[u8] = b"oclcasked5";
 /// How many searches are made, the first of them while the driver compiles. Three take the time of gathering.
 pub(super) const MAX_SEARCHES: u32 = 4;
 /// More names are gathered rather than searched for: of many, most of what is in a library must be looked at closely.
 const MAX_NAMES: usize = 1 << 10;
+
+/// What a file has: the identity of the libraries, the number of searches, the answers, and where the libraries were.
+type Kept = ([u8; 32], u32, BTreeMap<[u8; 32], bool>, Vec<ScannedLibrary>);
 
 /// What was asked of a list of libraries.
 pub(super) struct AskedNames {
@@ -38,7 +44,7 @@ impl AskedNames {
         let read = || {
             let file = memory.facts(&identity(libraries)).ok()??;
             let bytes = FactBytes::read(&file).ok()?;
-            let (of, searches, answers): ([u8; 32], _, _) = framing::decode(MAGIC, &bytes)?;
+            let (of, searches, answers, _): Kept = framing::decode(MAGIC, &bytes)?;
             (of == *libraries).then_some((searches, answers))
         };
         let (searches, answers) = read().unwrap_or_default();
@@ -59,11 +65,12 @@ impl AskedNames {
         self.searches >= MAX_SEARCHES || self.answers.len() + new > MAX_NAMES
     }
 
-    /// Adds the answers of one more search, and leaves all to later processes, with what others have left meanwhile. Of two processes that
-    /// write at once, one leaves its own.
+    /// Adds the answers of one more search in these libraries, and leaves all to later processes, with what others have left meanwhile.
+    /// Of two processes that write at once, one leaves its own.
     pub fn add<'n>(
         &mut self,
         answers: impl Iterator<Item = (&'n Vec<u8>, bool)>,
+        searched: &[ScannedLibrary],
         memory: &dyn FileMemory,
     ) {
         let others = AskedNames::recall(&self.libraries, memory);
@@ -78,11 +85,17 @@ impl AskedNames {
         self.searches = self.searches.saturating_add(u32::from(is_new));
         self.answers.extend(others.answers);
         self.answers.extend(answers);
-        let all = (&self.libraries, self.searches, &self.answers);
+        let all = (&self.libraries, self.searches, &self.answers, searched);
         if let Ok(bytes) = framing::encode(MAGIC, &all) {
             memory.remember_facts(&identity(&self.libraries), &bytes);
         }
     }
+}
+
+/// The libraries of a file and their identity. None: it is damaged, or another one.
+pub(super) fn searched(file: &[u8]) -> Option<(Vec<ScannedLibrary>, [u8; 32])> {
+    let (of, _, _, libraries): Kept = framing::decode(MAGIC, file)?;
+    (names::identity(&libraries) == of).then_some((libraries, of))
 }
 
 /// The identity of the file of what was asked of these libraries.
@@ -104,9 +117,9 @@ mod tests {
         let occur = [true, false, true];
         let mut asked = AskedNames::recall(&LIBRARIES, &memory);
         assert_eq!(asked.occurs(b"HOME"), None);
-        asked.add(names.iter().zip(occur).take(2), &memory);
+        asked.add(names.iter().zip(occur).take(2), &[], &memory);
         let mut asked = AskedNames::recall(&LIBRARIES, &memory);
-        asked.add(names.iter().zip(occur).skip(2), &memory);
+        asked.add(names.iter().zip(occur).skip(2), &[], &memory);
         let asked = AskedNames::recall(&LIBRARIES, &memory);
         for (name, occurs) in names.iter().zip(occur) {
             assert_eq!(asked.occurs(name), Some(occurs));
@@ -121,8 +134,8 @@ mod tests {
         let memory = TestMemory::new();
         let recall = || AskedNames::recall(&LIBRARIES, &memory);
         let [mut slow, mut fast] = [recall(), recall()];
-        fast.add([(&b"HOME".to_vec(), true)].into_iter(), &memory);
-        slow.add([(&b"PATH".to_vec(), false)].into_iter(), &memory);
+        fast.add([(&b"HOME".to_vec(), true)].into_iter(), &[], &memory);
+        slow.add([(&b"PATH".to_vec(), false)].into_iter(), &[], &memory);
         let asked = recall();
         assert_eq!(asked.occurs(b"HOME"), Some(true));
         assert_eq!(asked.occurs(b"PATH"), Some(false));
@@ -135,7 +148,7 @@ mod tests {
         let answer = (&b"HOME".to_vec(), true);
         let asked: [_; 4] = std::array::from_fn(|_| AskedNames::recall(&LIBRARIES, &memory));
         for mut asked in asked {
-            asked.add([answer].into_iter(), &memory);
+            asked.add([answer].into_iter(), &[], &memory);
         }
         assert_eq!(AskedNames::recall(&LIBRARIES, &memory).searches, 1);
     }
@@ -146,14 +159,14 @@ mod tests {
         for number in 0..MAX_SEARCHES {
             let mut asked = AskedNames::recall(&LIBRARIES, &memory);
             assert!(!asked.are_too_many_with(1));
-            asked.add([(&vec![number as u8], true)].into_iter(), &memory);
+            asked.add([(&vec![number as u8], true)].into_iter(), &[], &memory);
         }
         assert!(AskedNames::recall(&LIBRARIES, &memory).are_too_many_with(1));
         let names: Vec<Vec<u8>> = (1..MAX_NAMES).map(|name| name.to_string().into()).collect();
         let mut asked = AskedNames::recall(&[2; 32], &memory);
         assert!(!asked.are_too_many_with(MAX_NAMES));
         assert!(asked.are_too_many_with(MAX_NAMES + 1));
-        asked.add(names.iter().map(|name| (name, false)), &memory);
+        asked.add(names.iter().map(|name| (name, false)), &[], &memory);
         let asked = AskedNames::recall(&[2; 32], &memory);
         assert_eq!(
             [1, 2].map(|new| asked.are_too_many_with(new)),
@@ -165,7 +178,7 @@ mod tests {
     fn a_damaged_file_answers_nothing() {
         let memory = TestMemory::new();
         let mut asked = AskedNames::recall(&LIBRARIES, &memory);
-        asked.add([(&b"HOME".to_vec(), false)].into_iter(), &memory);
+        asked.add([(&b"HOME".to_vec(), false)].into_iter(), &[], &memory);
         let [file] = &memory.files()[..] else {
             panic!("one file");
         };

@@ -180,12 +180,13 @@ fn find(
                     ms,
                     "names of variables were looked for"
                 );
-                asked.add(new.iter().zip(occur), memory);
+                asked.add(new.iter().zip(occur), libraries, memory);
             }
             Err(error) if says_what_is_there(&error) => return Ok(Found::All(Names::All)),
             Err(error) => return Err(error),
         }
     }
+    memory.lacks_names();
     let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
     let answers = wanted.iter().filter_map(answer).collect();
     Ok(Found::Wanted(answers, !new.is_empty()))

@@ -47,6 +47,8 @@ pub trait FileMemory {
     }
     /// Notes whether a name occurs in these libraries.
     fn note_name(&self, _libraries: &[u8; 32], _name: &[u8], _occurs: bool) {}
+    /// Notes that the names of some libraries were never gathered, so that processes with new variables search for theirs.
+    fn lacks_names(&self) {}
     /// The state of the file that a path leads to, at any time since this look began; None: there is none.
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         FileFingerprint::at(path)

@@ -219,6 +219,10 @@ impl FileMemory for Look<'_> {
         }
     }
 
+    fn lacks_names(&self) {
+        self.memory.lacks_names();
+    }
+
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         let mut states = self.states.borrow_mut();
         if states.since.elapsed() >= HOLDS {

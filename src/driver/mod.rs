@@ -31,6 +31,7 @@ mod interchangeable;
 mod key_neutral;
 mod late;
 pub mod layer;
+pub mod left_names;
 mod library;
 mod linker_state;
 mod loaded;

@@ -43,6 +43,24 @@ pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
+/// The content of each file that begins with this.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn beginning_with(store: &Store, beginning: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let Some(directory) = store.facts_directory()? else {
+        return Ok(Vec::new());
+    };
+    let names = directory.names().map_err(|failure| failure.error)?;
+    let names = names.into_iter().filter(|name| {
+        let start = || directory.read_start(name, beginning.len());
+        is_ours(name) && start().is_some_and(|start| start == beginning)
+    });
+    // What is removed meanwhile is left out.
+    let read = |name: String| directory.read(&name, MAX_READ_BYTES).ok().flatten();
+    Ok(names.filter_map(read).collect())
+}
+
 impl Store {
     /// The directory, once there is one. A process reads half a dozen files in it.
     fn facts_directory(&self) -> io::Result<Option<&Directory>> {

@@ -41,6 +41,7 @@ mod install;
 mod intel_gpu;
 mod journal;
 mod key_cost;
+mod left_names;
 mod limits;
 mod linker_scripts;
 mod linker_search;

@@ -1,0 +1,99 @@
+//! A process with a variable that no process had before reads no library of the driver's: all names were gathered behind the first one.
+
+use std::fs;
+use std::path::Path;
+
+use crate::autobake::Behind;
+use crate::support::{Driver, Ran, Sandbox, example};
+
+const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 1; }\n";
+const DRIVERS: [Driver; 5] = [
+    Driver::Stub,
+    Driver::Pocl,
+    Driver::Intel,
+    Driver::IntelGpu,
+    Driver::Rusticl,
+];
+/// What the log says of a search, and of gathering.
+const READ: &str = "names of variables were";
+
+/// The kernel with one more variable.
+fn with(sandbox: &Sandbox, variable: &str) -> Ran {
+    let mut command = sandbox.kernel_in(&sandbox.path("home"), "");
+    fs::write(sandbox.path("home/kernel.cl"), SOURCE).expect("written");
+    command.env(variable, "1").env("OCLCACHE_LOG", "debug");
+    sandbox.run(&mut command).ok()
+}
+
+/// Whether the cache directory has all names of some libraries.
+fn are_gathered(sandbox: &Sandbox) -> bool {
+    let files = fs::read_dir(sandbox.path("cache/v1/names")).into_iter();
+    let mut files = files.flatten().flatten();
+    files.any(|file| {
+        let content = fs::read(file.path()).unwrap_or_default();
+        let version = content.strip_prefix(b"oclcache names ");
+        version.is_some_and(|version| version[0].is_ascii_digit())
+    })
+}
+
+#[track_caller]
+fn is_not_searched_for(sandbox: &Sandbox, variable: &str) {
+    assert!(are_gathered(sandbox), "{variable}");
+    let ran = with(sandbox, variable);
+    let log = &ran.stderr;
+    assert!(!log.contains(READ), "{variable}: {log}");
+    assert_eq!(ran.source_builds(), 0, "{variable}: {log}");
+}
+
+fn real_command() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_oclcache"))
+}
+
+#[test]
+fn once_a_program_has_ended_a_new_variable_is_looked_for_in_no_library() {
+    for driver in DRIVERS {
+        let test = "names that are gathered behind a program";
+        let Some(mut behind) = Behind::on(test, real_command(), driver) else {
+            continue;
+        };
+        behind.sandbox.set("OCLCACHE_RECORD", "inline");
+        with(&behind.sandbox, "FIRST_VARIABLE");
+        behind.ended();
+        is_not_searched_for(&behind.sandbox, "SECOND_VARIABLE");
+        let running = behind.running();
+        assert!(running.is_empty(), "{driver:?}: there is nothing to do");
+    }
+}
+
+#[test]
+fn where_nobody_may_gather_behind_a_program_a_bake_gathers() {
+    let sandbox = Sandbox::stub();
+    with(&sandbox, "FIRST_VARIABLE");
+    let ran = with(&sandbox, "SECOND_VARIABLE");
+    assert!(ran.stderr.contains(READ), "{}", ran.stderr);
+    assert!(!are_gathered(&sandbox), "{}", ran.stderr);
+    let baked = sandbox.oclcache(&["bake"]).ok();
+    let said = "oclcache: 0 baked, 0 skipped, 0 failed\n";
+    assert_eq!(baked.stderr, said);
+    is_not_searched_for(&sandbox, "THIRD_VARIABLE");
+}
+
+/// It starts one baker for all its processes.
+#[test]
+fn what_the_processes_of_a_run_searched_for_is_gathered_behind_it() {
+    let Some(behind) = Behind::with("names that are gathered behind a run", real_command()) else {
+        return;
+    };
+    let sandbox = &behind.sandbox;
+    let mut command = behind.command();
+    command.args(["run", "-q"]).arg(example("client"));
+    command.args(["behind", "ignoring"]);
+    command.env("OCLCACHE_RECORD", "inline");
+    let ran = sandbox.run(&mut command).ok();
+    assert_eq!(ran.stderr, "");
+    behind.ended();
+    assert!(are_gathered(sandbox));
+    // A second run leaves nothing to do.
+    sandbox.run(&mut command).ok();
+    assert_eq!(behind.running().len(), 0);
+}
