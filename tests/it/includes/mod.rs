@@ -18,7 +18,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use crate::support::{Driver, Ran, Sandbox, Way, example};
+use crate::support::{Driver, Ran, Sandbox, Way, example, some_of};
 
 const KERNEL: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = V; }\n";
 
@@ -48,13 +48,14 @@ struct Tree {
 }
 
 impl Tree {
-    /// One for each of these drivers that is there.
+    /// One for each of some of these drivers: see [`some_of`].
     fn on(drivers: &[Driver]) -> impl Iterator<Item = Tree> {
-        drivers.iter().filter_map(|driver| {
-            let sandbox = Sandbox::new(*driver)?;
+        let drivers = some_of(drivers, "tests of headers on all drivers but one each");
+        drivers.into_iter().filter_map(|driver| {
+            let sandbox = Sandbox::new(driver)?;
             fs::create_dir(sandbox.path("work")).expect("made");
             Some(Tree {
-                driver: *driver,
+                driver,
                 sandbox,
                 arguments: Default::default(),
                 bare: Default::default(),
