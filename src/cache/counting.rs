@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
+
 use super::attribution::Attribution;
 use super::plan::Plan;
 use super::{Cache, autobake};
@@ -10,6 +12,7 @@ use crate::driver::Driver;
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::CachedProgram;
+use crate::store::Store;
 use crate::store::journal::{BuildResult, Kept};
 use crate::store::stats::{Counter, CounterEvent, Labels};
 
@@ -95,9 +98,14 @@ impl Cache {
         self.have_names_gathered();
     }
 
-    /// Leaves the names that this process has searched for to a baker, so that the next new variable needs no search.
+    /// Leaves names that nobody has gathered to a baker, so that the next new variable needs no search.
     fn have_names_gathered(&self) {
-        if self.lacks_names.swap(false, Ordering::Relaxed) && self.written_store().is_some() {
+        if !self.lacks_names.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // On a file system that is read-only every process would start one, for nothing.
+        let is_writable = |store: &Store| access(store.root().path(), Access::WRITE_OK).is_ok();
+        if self.written_store().is_some_and(is_writable) {
             autobake::is_of_use(&self.config);
         }
     }

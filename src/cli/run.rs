@@ -125,15 +125,18 @@ impl RunArgs {
         }
         let recipes = totals.map_or(0, |totals| totals.get(Counter::Recipes));
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
+        let may_store = !(is_unseen || config.readonly() || config.disables_all());
+        let store = may_store.then(|| usable_store(&config)).flatten();
+        let names_are_left = || store.as_ref().is_some_and(names::are_left);
         // A user who has interrupted the program does not want to wait.
-        let is_left = recipes > 0
-            || !(is_unseen || config.readonly() || config.disables_all())
-                && usable_store(&config).is_some_and(|store| names::are_left(&store));
-        if is_left && self.bake && status.signal().is_none() {
-            let is_silent = self.quiet || recipes == 0;
-            bake_now(&own, is_silent, &config, &vendors);
-        } else if is_left
-            && is_outer
+        if self.bake && status.signal().is_none() {
+            if recipes > 0 {
+                bake_now(&own, self.quiet, &config, &vendors);
+            } else if let Some(store) = &store {
+                names::gather(store);
+            }
+        } else if is_outer
+            && (recipes > 0 || names_are_left())
             && let Err(why) = autobake::after_run(&own, &config, &vendors)
             && recipes > 0
             && !self.quiet

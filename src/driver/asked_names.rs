@@ -11,11 +11,16 @@
 //! nothing; where few kinds of processes use a cache, nobody gathers there.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 
 use super::file_memory::{FileMemory, list_identity};
 use super::look::FactBytes;
-use super::names;
 use super::scanned_library::ScannedLibrary;
+use crate::file_fingerprint::FileFingerprint;
 use crate::framing;
 use crate::key::ingredients::sha256;
 
@@ -27,7 +32,43 @@ pub(super) const MAX_SEARCHES: u32 = 4;
 const MAX_NAMES: usize = 1 << 10;
 
 /// What a file has: the identity of the libraries, the number of searches, the answers, and where the libraries were.
-type Kept = ([u8; 32], u32, BTreeMap<[u8; 32], bool>, Vec<ScannedLibrary>);
+type Kept = ([u8; 32], u32, BTreeMap<[u8; 32], bool>, Vec<Place>);
+
+/// Where a library was when it was searched, and in which state: the file there now may be anybody's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    identity: Vec<u8>,
+    path: Vec<u8>,
+    state: FileFingerprint,
+}
+
+/// The places of libraries. None of them, if one is not known well enough to be found by another process.
+pub(super) fn places(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> Vec<Place> {
+    let place = |library: &ScannedLibrary| {
+        let state = library
+            .path
+            .is_absolute()
+            .then(|| memory.state(&library.path));
+        Some(Place {
+            identity: library.identity.clone(),
+            path: library.path.as_os_str().as_bytes().to_vec(),
+            state: state??,
+        })
+    };
+    let places: Option<Vec<Place>> = libraries.iter().map(place).collect();
+    places.unwrap_or_default()
+}
+
+impl Place {
+    /// The library, if its file is there as it was.
+    pub fn library(&self, memory: &dyn FileMemory) -> Option<ScannedLibrary> {
+        let path = PathBuf::from(OsStr::from_bytes(&self.path));
+        (memory.state(&path) == Some(self.state)).then(|| ScannedLibrary {
+            identity: self.identity.clone(),
+            path,
+        })
+    }
+}
 
 /// What was asked of a list of libraries.
 pub(super) struct AskedNames {
@@ -36,6 +77,8 @@ pub(super) struct AskedNames {
     searches: u32,
     /// Whether names occur, by their digests: names of variables are a program's own.
     answers: BTreeMap<[u8; 32], bool>,
+    /// None if nobody needs to gather the names.
+    places: Vec<Place>,
 }
 
 impl AskedNames {
@@ -43,15 +86,48 @@ impl AskedNames {
     pub fn recall(libraries: &[u8; 32], memory: &dyn FileMemory) -> AskedNames {
         let read = || {
             let file = memory.facts(&identity(libraries)).ok()??;
-            let bytes = FactBytes::read(&file).ok()?;
-            let (of, searches, answers, _): Kept = framing::decode(MAGIC, &bytes)?;
-            (of == *libraries).then_some((searches, answers))
+            let asked = AskedNames::read(&FactBytes::read(&file).ok()?)?;
+            (asked.libraries == *libraries).then_some(asked)
         };
-        let (searches, answers) = read().unwrap_or_default();
-        AskedNames {
+        read().unwrap_or_else(|| AskedNames {
             libraries: *libraries,
+            searches: 0,
+            answers: BTreeMap::new(),
+            places: Vec::new(),
+        })
+    }
+
+    /// What a file has. None: it is damaged, or another one.
+    pub fn read(file: &[u8]) -> Option<AskedNames> {
+        let (libraries, searches, answers, places): Kept = framing::decode(MAGIC, file)?;
+        Some(AskedNames {
+            libraries,
             searches,
             answers,
+            places,
+        })
+    }
+
+    /// The identity of the libraries, and where they were.
+    pub fn libraries(&self) -> (&[u8; 32], &[Place]) {
+        (&self.libraries, &self.places)
+    }
+
+    /// Whether the names in the libraries at these places are to be gathered.
+    pub fn are_left_at(&self, places: &[Place]) -> bool {
+        !places.is_empty() && self.places == places
+    }
+
+    /// Notes that nobody needs to gather the names, until there is another search.
+    pub fn put_off(&mut self, memory: &dyn FileMemory) {
+        self.places.clear();
+        self.keep(memory);
+    }
+
+    fn keep(&self, memory: &dyn FileMemory) {
+        let kept = (&self.libraries, self.searches, &self.answers, &self.places);
+        if let Ok(bytes) = framing::encode(MAGIC, &kept) {
+            memory.remember_facts(&identity(&self.libraries), &bytes);
         }
     }
 
@@ -65,12 +141,12 @@ impl AskedNames {
         self.searches >= MAX_SEARCHES || self.answers.len() + new > MAX_NAMES
     }
 
-    /// Adds the answers of one more search in these libraries, and leaves all to later processes, with what others have left meanwhile.
-    /// Of two processes that write at once, one leaves its own.
+    /// Adds the answers of one more search in the libraries at these places, and leaves all to later processes, with what others have
+    /// left meanwhile. Of two processes that write at once, one leaves its own.
     pub fn add<'n>(
         &mut self,
         answers: impl Iterator<Item = (&'n Vec<u8>, bool)>,
-        searched: &[ScannedLibrary],
+        places: Vec<Place>,
         memory: &dyn FileMemory,
     ) {
         let others = AskedNames::recall(&self.libraries, memory);
@@ -85,17 +161,9 @@ impl AskedNames {
         self.searches = self.searches.saturating_add(u32::from(is_new));
         self.answers.extend(others.answers);
         self.answers.extend(answers);
-        let all = (&self.libraries, self.searches, &self.answers, searched);
-        if let Ok(bytes) = framing::encode(MAGIC, &all) {
-            memory.remember_facts(&identity(&self.libraries), &bytes);
-        }
+        self.places = places;
+        self.keep(memory);
     }
-}
-
-/// The libraries of a file and their identity. None: it is damaged, or another one.
-pub(super) fn searched(file: &[u8]) -> Option<(Vec<ScannedLibrary>, [u8; 32])> {
-    let (of, _, _, libraries): Kept = framing::decode(MAGIC, file)?;
-    (names::identity(&libraries) == of).then_some((libraries, of))
 }
 
 /// The identity of the file of what was asked of these libraries.
@@ -117,9 +185,9 @@ mod tests {
         let occur = [true, false, true];
         let mut asked = AskedNames::recall(&LIBRARIES, &memory);
         assert_eq!(asked.occurs(b"HOME"), None);
-        asked.add(names.iter().zip(occur).take(2), &[], &memory);
+        asked.add(names.iter().zip(occur).take(2), Vec::new(), &memory);
         let mut asked = AskedNames::recall(&LIBRARIES, &memory);
-        asked.add(names.iter().zip(occur).skip(2), &[], &memory);
+        asked.add(names.iter().zip(occur).skip(2), Vec::new(), &memory);
         let asked = AskedNames::recall(&LIBRARIES, &memory);
         for (name, occurs) in names.iter().zip(occur) {
             assert_eq!(asked.occurs(name), Some(occurs));
@@ -134,8 +202,12 @@ mod tests {
         let memory = TestMemory::new();
         let recall = || AskedNames::recall(&LIBRARIES, &memory);
         let [mut slow, mut fast] = [recall(), recall()];
-        fast.add([(&b"HOME".to_vec(), true)].into_iter(), &[], &memory);
-        slow.add([(&b"PATH".to_vec(), false)].into_iter(), &[], &memory);
+        fast.add([(&b"HOME".to_vec(), true)].into_iter(), Vec::new(), &memory);
+        slow.add(
+            [(&b"PATH".to_vec(), false)].into_iter(),
+            Vec::new(),
+            &memory,
+        );
         let asked = recall();
         assert_eq!(asked.occurs(b"HOME"), Some(true));
         assert_eq!(asked.occurs(b"PATH"), Some(false));
@@ -148,7 +220,7 @@ mod tests {
         let answer = (&b"HOME".to_vec(), true);
         let asked: [_; 4] = std::array::from_fn(|_| AskedNames::recall(&LIBRARIES, &memory));
         for mut asked in asked {
-            asked.add([answer].into_iter(), &[], &memory);
+            asked.add([answer].into_iter(), Vec::new(), &memory);
         }
         assert_eq!(AskedNames::recall(&LIBRARIES, &memory).searches, 1);
     }
@@ -159,14 +231,18 @@ mod tests {
         for number in 0..MAX_SEARCHES {
             let mut asked = AskedNames::recall(&LIBRARIES, &memory);
             assert!(!asked.are_too_many_with(1));
-            asked.add([(&vec![number as u8], true)].into_iter(), &[], &memory);
+            asked.add(
+                [(&vec![number as u8], true)].into_iter(),
+                Vec::new(),
+                &memory,
+            );
         }
         assert!(AskedNames::recall(&LIBRARIES, &memory).are_too_many_with(1));
         let names: Vec<Vec<u8>> = (1..MAX_NAMES).map(|name| name.to_string().into()).collect();
         let mut asked = AskedNames::recall(&[2; 32], &memory);
         assert!(!asked.are_too_many_with(MAX_NAMES));
         assert!(asked.are_too_many_with(MAX_NAMES + 1));
-        asked.add(names.iter().map(|name| (name, false)), &[], &memory);
+        asked.add(names.iter().map(|name| (name, false)), Vec::new(), &memory);
         let asked = AskedNames::recall(&[2; 32], &memory);
         assert_eq!(
             [1, 2].map(|new| asked.are_too_many_with(new)),
@@ -178,7 +254,11 @@ mod tests {
     fn a_damaged_file_answers_nothing() {
         let memory = TestMemory::new();
         let mut asked = AskedNames::recall(&LIBRARIES, &memory);
-        asked.add([(&b"HOME".to_vec(), false)].into_iter(), &[], &memory);
+        asked.add(
+            [(&b"HOME".to_vec(), false)].into_iter(),
+            Vec::new(),
+            &memory,
+        );
         let [file] = &memory.files()[..] else {
             panic!("one file");
         };

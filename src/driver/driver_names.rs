@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use super::asked_names::{AskedNames, MAX_SEARCHES};
+use super::asked_names::{self, AskedNames, MAX_SEARCHES};
 use super::file_memory::FileMemory;
 use super::name_search::search;
 use super::names::{self, Names};
@@ -166,6 +166,8 @@ fn find(
     let is_new =
         |name: &&Vec<u8>| asked.occurs(name).is_none() && memory.occurs(identity, name).is_none();
     let new: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
+    let places = asked_names::places(libraries, memory);
+    let mut are_left = asked.are_left_at(&places);
     if !new.is_empty() {
         if !may_search || asked.are_too_many_with(new.len()) {
             return Names::gather(libraries, identity, memory).map(Found::All);
@@ -180,13 +182,18 @@ fn find(
                     ms,
                     "names of variables were looked for"
                 );
-                asked.add(new.iter().zip(occur), libraries, memory);
+                asked.add(new.iter().zip(occur), places.clone(), memory);
+                // Where nothing can be kept, nobody can gather.
+                let kept = AskedNames::recall(identity, memory);
+                are_left = kept.are_left_at(&places) && kept.occurs(&new[0]).is_some();
             }
             Err(error) if says_what_is_there(&error) => return Ok(Found::All(Names::All)),
             Err(error) => return Err(error),
         }
     }
-    memory.lacks_names();
+    if are_left {
+        memory.lacks_names();
+    }
     let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
     let answers = wanted.iter().filter_map(answer).collect();
     Ok(Found::Wanted(answers, !new.is_empty()))

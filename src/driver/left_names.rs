@@ -7,50 +7,70 @@
 
 use std::io;
 
-use super::asked_names::{self, MAGIC};
-use super::elf::Elf;
+use super::asked_names::{AskedNames, MAGIC, Place};
 use super::file_memory::FileMemory;
-use super::names::Names;
+use super::names::{self, Names};
 use super::scanned_library::ScannedLibrary;
 
 /// What the file of a search begins with.
 pub const BEGINNING: &[u8] = MAGIC;
 
-/// Libraries in which processes have searched for names.
-pub struct LeftNames {
-    libraries: Vec<ScannedLibrary>,
-    identity: [u8; 32],
-}
+/// What was asked of libraries whose names nobody has gathered.
+pub struct LeftNames(AskedNames);
 
 impl LeftNames {
-    /// The libraries of the file of a search. None: the names in them were gathered, or they are not there any more.
+    /// What the file of a search says. None: it is another file, or there is nothing to gather.
     pub fn of(file: &[u8], memory: &dyn FileMemory) -> Option<LeftNames> {
-        let (libraries, identity) = asked_names::searched(file)?;
-        let are_there = || libraries.iter().all(|one| is_there(one, memory).is_ok());
-        (Names::recall(&identity, memory).is_none() && are_there()).then_some(LeftNames {
-            libraries,
-            identity,
-        })
+        let asked = AskedNames::read(file)?;
+        let (identity, places) = asked.libraries();
+        let is_left = !places.is_empty() && Names::recall(identity, memory).is_none();
+        is_left.then_some(LeftNames(asked))
+    }
+
+    /// The libraries, if all are there as they were when they were searched.
+    fn libraries(&self, memory: &dyn FileMemory) -> Option<Vec<ScannedLibrary>> {
+        let (identity, places) = self.0.libraries();
+        let libraries: Option<Vec<_>> = places.iter().map(|place| place.library(memory)).collect();
+        libraries.filter(|libraries| names::identity(libraries) == *identity)
+    }
+
+    /// Whether the names can be gathered here.
+    pub fn are_there(&self, memory: &dyn FileMemory) -> bool {
+        self.libraries(memory).is_some()
     }
 
     /// Gathers the names, and stores them.
     ///
+    /// Before it begins it notes that they need not be gathered: if they cannot be, or this process is ended, the next one that searches
+    /// leaves them again, and not each one.
+    ///
     /// # Errors
-    /// A library cannot be read for now.
-    pub fn gather(&self, memory: &dyn FileMemory) -> io::Result<()> {
-        Names::gather(&self.libraries, &self.identity, memory).map(drop)
+    /// The libraries are not there, cannot be read or change meanwhile, or nothing can be stored.
+    pub fn gather(mut self, memory: &dyn FileMemory) -> io::Result<()> {
+        let (identity, places) = self.0.libraries();
+        let (identity, places) = (*identity, places.to_vec());
+        let libraries = self.libraries(memory);
+        self.0.put_off(memory);
+        if AskedNames::recall(&identity, memory).are_left_at(&places) {
+            return Err(io::Error::other("nothing can be stored"));
+        }
+        let changed = || io::Error::other("a library is not what was searched");
+        let names = names::scan(&libraries.ok_or_else(changed)?, memory)?;
+        let is_same = |place: &Place| place.library(memory).is_some();
+        if !places.iter().all(is_same) {
+            return Err(changed());
+        }
+        memory.remember_facts(&identity, &names);
+        Ok(())
     }
-}
-
-/// # Errors
-/// At its place is no library, or another one.
-fn is_there(library: &ScannedLibrary, memory: &dyn FileMemory) -> io::Result<()> {
-    let elf = Elf::open(&library.path)?.ok_or(io::ErrorKind::InvalidData)?;
-    library.is_read(elf.build_id().as_deref(), memory)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::ffi::OsStr;
+    use std::fs::File;
+    use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
     use super::*;
@@ -77,6 +97,12 @@ mod tests {
             .collect()
     }
 
+    fn search(library: &ScannedLibrary, name: &str, memory: &dyn FileMemory) {
+        let names = DriverNames::of(vec![library.clone()]);
+        let wanted = [name.as_bytes().to_vec()];
+        names.look_for(&wanted, memory).expect("searched");
+    }
+
     #[test]
     fn names_are_left_by_a_search_until_they_were_gathered() {
         let memory = TestMemory::new();
@@ -84,12 +110,8 @@ mod tests {
         let place = directory.path().join("library");
         let library = copy_of_c_library(&place, &memory);
         assert!(left(&memory).is_empty());
-        let names = DriverNames::of(vec![library.clone()]);
-        let wanted = [b"TMPDIR".to_vec()];
-        names.look_for(&wanted, &memory).expect("searched");
-        let [found] = &left(&memory)[..] else {
-            panic!("one list of libraries")
-        };
+        search(&library, "TMPDIR", &memory);
+        let found = left(&memory).pop().expect("a list of libraries");
         found.gather(&memory).expect("gathered");
         assert!(left(&memory).is_empty());
         // A process with another name reads no library.
@@ -101,18 +123,77 @@ mod tests {
         assert_eq!(has, [Some(true), Some(false)]);
     }
 
+    /// What stands there now may be anybody's, and say that it is the library.
     #[test]
-    fn nothing_is_left_of_libraries_that_were_replaced_or_removed() {
+    fn a_file_that_is_not_the_one_that_was_searched_is_not_read_and_not_tried_again() {
         let memory = TestMemory::new();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let place = directory.path().join("library");
-        let names = DriverNames::of(vec![copy_of_c_library(&place, &memory)]);
-        let wanted = [b"TMPDIR".to_vec()];
-        names.look_for(&wanted, &memory).expect("searched");
-        assert_eq!(left(&memory).len(), 1);
-        std::fs::copy(std::env::current_exe().expect("a path"), &place).expect("replaced");
-        assert!(left(&memory).is_empty());
-        std::fs::remove_file(&place).expect("removed");
-        assert!(left(&memory).is_empty());
+        let library = copy_of_c_library(&place, &memory);
+        search(&library, "TMPDIR", &memory);
+        let copy = directory.path().join("copy");
+        std::fs::copy(&place, &copy).expect("copied");
+        std::fs::rename(&copy, &place).expect("replaced");
+        let found = left(&memory).pop().expect("a list of libraries");
+        assert!(!found.are_there(&memory));
+        assert!(found.gather(&memory).is_err());
+        assert!(left(&memory).is_empty(), "until there is another search");
+        search(&library, "LANG", &memory);
+        let found = left(&memory).pop().expect("a list of libraries");
+        found.gather(&memory).expect("gathered");
+    }
+
+    #[test]
+    fn a_path_need_not_be_a_text() {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let place = directory.path().join(OsStr::from_bytes(b"library \xff"));
+        search(&copy_of_c_library(&place, &memory), "TMPDIR", &memory);
+        let found = left(&memory).pop().expect("a list of libraries");
+        found.gather(&memory).expect("gathered");
+    }
+
+    /// Counts how often it is told that names are left.
+    struct Told<'a>(&'a TestMemory, bool, Cell<u32>);
+
+    impl FileMemory for Told<'_> {
+        fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+            self.0.digest(path)
+        }
+
+        fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
+            self.0.facts(identity)
+        }
+
+        fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
+            if self.1 {
+                self.0.remember_facts(identity, facts);
+            }
+        }
+
+        fn lacks_names(&self) {
+            self.2.set(self.2.get() + 1);
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_of_names_that_nobody_can_gather() {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let library = copy_of_c_library(&directory.path().join("library"), &memory);
+        let told = |name, keeps| {
+            let told = Told(&memory, keeps, Cell::new(0));
+            search(&library, name, &told);
+            told.2.get()
+        };
+        assert_eq!(told("TMPDIR", false), 0, "nothing can be kept");
+        assert_eq!(told("TMPDIR", true), 1);
+        assert_eq!(told("TMPDIR", true), 1, "a process that asks again");
+        assert_eq!(told("LANG", false), 0, "nothing more can be kept");
+        let asked = left(&memory).pop().expect("a list of libraries");
+        let mut asked = asked.0;
+        asked.put_off(&memory);
+        assert_eq!(told("TMPDIR", true), 0, "a baker has tried");
+        assert_eq!(told("LANG", true), 1, "another search");
     }
 }

@@ -96,4 +96,30 @@ fn what_the_processes_of_a_run_searched_for_is_gathered_behind_it() {
     // A second run leaves nothing to do.
     sandbox.run(&mut command).ok();
     assert_eq!(behind.running().len(), 0);
+
+    fs::remove_dir_all(sandbox.path("cache")).expect("removed");
+    let mut command = behind.command();
+    command.args(["run", "--bake"]).arg(example("client"));
+    command.args(["behind", "ignoring"]);
+    command.env("OCLCACHE_RECORD", "inline");
+    sandbox.run(&mut command).ok();
+    assert!(are_gathered(sandbox));
+    assert_eq!(behind.running().len(), 0);
+}
+
+#[test]
+fn where_nothing_can_be_kept_nobody_is_started() {
+    let Some(mut behind) = Behind::new("names that cannot be kept") else {
+        return;
+    };
+    behind.sandbox.set("OCLCACHE_RECORD", "inline");
+    with(&behind.sandbox, "FIRST_VARIABLE");
+    assert_eq!(behind.running().len(), 1);
+    behind.let_go();
+    let names = behind.sandbox.path("cache/v1/names");
+    fs::remove_dir_all(&names).expect("removed");
+    fs::write(&names, "").expect("in the way");
+    let ran = with(&behind.sandbox, "SECOND_VARIABLE");
+    assert!(ran.stderr.contains(READ), "{}", ran.stderr);
+    assert_eq!(behind.running().len(), 0);
 }

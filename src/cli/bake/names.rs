@@ -29,33 +29,30 @@ impl FileMemory for BakerMemory<'_> {
     }
 }
 
-/// Calls the function with each list of libraries whose names were not gathered yet.
-fn each_left(store: &Store, mut each: impl FnMut(LeftNames, &BakerMemory<'_>)) {
+/// What is left, with the memory for it.
+fn left(store: &Store) -> (Vec<LeftNames>, BakerMemory<'_>) {
     let memory = BakerMemory {
         store,
         digests: Digests::new(),
     };
     // Without them, processes search.
     let files = library_facts::beginning_with(store, BEGINNING).unwrap_or_default();
-    for file in files {
-        if let Some(left) = LeftNames::of(&file, &memory) {
-            each(left, &memory);
-        }
-    }
+    let left = files.iter().filter_map(|file| LeftNames::of(file, &memory));
+    (left.collect(), memory)
 }
 
-/// Whether there are such names.
+/// Whether there are names that can be gathered here.
 pub fn are_left(store: &Store) -> bool {
-    let mut are_left = false;
-    each_left(store, |_, _| are_left = true);
-    are_left
+    let (left, memory) = left(store);
+    left.iter().any(|left| left.are_there(&memory))
 }
 
-/// Gathers them. What cannot be read now is left to the next baker.
+/// Gathers them. What cannot be gathered is left again by the next process that searches.
 pub fn gather(store: &Store) {
-    each_left(store, |left, memory| {
-        if let Err(error) = left.gather(memory) {
+    let (left, memory) = left(store);
+    for left in left {
+        if let Err(error) = left.gather(&memory) {
             tracing::debug!(%error, "the names in a driver's libraries cannot be gathered");
         }
-    });
+    }
 }
