@@ -21,8 +21,6 @@
 //! key, and neither is one that answers what any may (`interchangeable`): an allocator, or instances of the C++ standard library's
 //! templates.
 //!
-//! In most processes both have been found before, and are not looked at any more: see [`remembered`].
-//!
 //! If a slot is not bound yet, the dynamic linker's choice is computed: first from what is visible to all libraries, then from what
 //! the driver's own library needs.
 //!
@@ -31,7 +29,6 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
-use std::path::Path;
 use std::sync::Arc;
 
 use super::elf_image::{ElfImage, IS_READ};
@@ -46,22 +43,16 @@ use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::linker_lock;
 use crate::outcome::Bypass;
-use remembered::Remembered;
 pub(super) use scopes::Scope;
-use scopes::{ForeignAnswers, Scopes, proven_content};
+use scopes::{Scopes, proven_content};
 use watched_slots::ImportFacts;
 use world::World;
 
 mod foreign_names;
-mod remembered;
 mod scopes;
 mod stand_ins;
 mod watched_slots;
 mod world;
-
-/// What the files begin with that remember what names objects have, and what answers in a state of the slots.
-const OBJECTS: &[u8] = b"oclcache objects 1";
-const SLOTS: &[u8] = b"oclcache answers 1";
 
 /// The bindings at a moment.
 #[derive(Default)]
@@ -78,15 +69,16 @@ impl Driver {
     /// A function is in no library that is known.
     pub fn bindings(&self, moment: Option<&Moment>, memory: &dyn FileMemory) -> Answer {
         let changes = moment.map_or_else(loaded::changes, |moment| moment.loaded.changes);
-        let is_first = match &*self.bindings.0.lock() {
-            Some((then, answer)) if *then == changes => return answer.clone(),
-            known => known.is_none(),
-        };
+        if let Some((then, answer)) = &*self.bindings.0.lock()
+            && *then == changes
+        {
+            return answer.clone();
+        }
         // Without the lock, since the dynamic linker is asked.
         let started = std::time::Instant::now();
         let answer = linker_lock::complete(|| match moment {
-            Some(moment) => self.find_bindings(&moment.loaded.objects, is_first, memory),
-            None => self.find_bindings(&loaded::objects(), is_first, memory),
+            Some(moment) => self.find_bindings(&moment.loaded.objects, memory),
+            None => self.find_bindings(&loaded::objects(), memory),
         });
         let answer = answer.ok_or(Bypass::OpeningLibrary)?;
         tracing::debug!(
@@ -99,7 +91,7 @@ impl Driver {
 
     /// Whether the same functions still answer: slots are bound at the first call, and tools write to them.
     pub(super) fn has_bindings(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
-        let now = || self.find_bindings(&loaded::objects(), false, memory);
+        let now = || self.find_bindings(&loaded::objects(), memory);
         let Some(Ok(now)) = linker_lock::complete(now) else {
             return false;
         };
@@ -107,8 +99,7 @@ impl Driver {
         then.eq(now.iter())
     }
 
-    /// `is_first`: nothing was found in this process before.
-    fn find_bindings(&self, objects: &[Object], is_first: bool, memory: &dyn FileMemory) -> Answer {
+    fn find_bindings(&self, objects: &[Object], memory: &dyn FileMemory) -> Answer {
         if !IS_READ {
             return Err(Bypass::UnidentifiedFunction);
         }
@@ -139,93 +130,37 @@ impl Driver {
         let closure = loaded::closure_by_root(objects, |index| is_start(&objects[index]));
         let world = World::new(objects, &closure);
         let proven = self.proven_libraries();
-        let known = |object: &Object| {
-            let build_id = object.build_id.as_deref().map(build_id_value);
-            build_id.or_else(|| proven?.get(&object.base).cloned())
-        };
         let mappings = OnceCell::new();
-        let identity =
-            |object: &Object| known(object).or_else(|| proven_content(object, &mappings, memory));
-        let facts = ImportFacts::of(&world, identity, memory);
-        let facts = facts.map_err(|index| world.unreadable(index))?;
-        let variants = world.variants(&facts.slots);
-        let mut ingredients =
-            self.foreign_answers(&world, &facts, &variants, known, is_first, memory)?;
-        ingredients.extend(variants);
-        Ok(ingredients.into())
-    }
-
-    /// An ingredient for each library that answers instead of the usual one.
-    ///
-    /// `variants`: those of the mathematics that the C library has chosen. `content`: what tells an object's content from others, if that
-    /// is known without reading it.
-    fn foreign_answers(
-        &self,
-        world: &World,
-        facts: &ImportFacts,
-        variants: &[Ingredient],
-        content: impl Fn(&Object) -> Option<Vec<u8>>,
-        is_first: bool,
-        memory: &dyn FileMemory,
-    ) -> Result<Vec<Ingredient>, Bypass> {
+        let identity = |object: &Object| {
+            let known = || proven?.get(&object.base).cloned();
+            let build_id = object.build_id.as_deref().map(build_id_value);
+            let by_content = || proven_content(object, &mappings, memory);
+            build_id.or_else(known).or_else(by_content)
+        };
+        let unreadable = |index| world.unreadable(index);
+        let facts = ImportFacts::of(&world, identity, memory).map_err(unreadable)?;
         // libclang imports mostly from libLLVM. That libLLVM has no `exp` is found faster at once than name by name.
         let is_usual = |owner: usize| {
-            let known = facts.slots.get(&owner);
-            world.parts[owner].is_c_library || known.is_some_and(|known| !known.exports_any)
+            let has_none = || {
+                facts
+                    .slots
+                    .get(&owner)
+                    .is_some_and(|known| !known.exports_any)
+            };
+            world.parts[owner].is_c_library || has_none()
         };
-        let bound = world.bound(&facts.slots, &is_usual)?;
-        let unreadable = |index| world.unreadable(index);
+        let mut slots = world.slots(&facts.slots, is_usual)?;
         let is_neutral = |object: &Object| object.is_named(|name| memory.is_neutral_library(name));
         let opens_by_name = |object: &Object| self.opens_by_name(object);
-        let mut scopes = Scopes::new(world);
-        let imports = || facts.imports(world, memory);
-        // The state of the file serves as well: what is in memory is in the digest.
-        let content = |object: &Object| {
-            let state = || postcard::to_stdvec(&memory.state(path_of(object))?).ok();
-            content(object).or_else(state)
-        };
-        let of_objects = Remembered::of(OBJECTS, facts.list, is_first, memory);
-        let names = world.foreign_names(
-            imports,
-            of_objects,
-            content,
-            is_neutral,
-            opens_by_name,
-            &mut scopes,
-        );
-        let names = names.map_err(unreadable)?;
-        // Complete: while the dynamic linker answers nothing, all would seem to be usual.
-        let found = linker_lock::complete(|| {
-            let may_be_known = names.is_none();
-            let bound = scopes.resolved(bound, &is_usual)?;
-            let state = world.digest(&bound, &facts.identities, variants);
-            let state = state.filter(|_| may_be_known).map(|state| {
-                let of_slots: Remembered<Vec<ForeignAnswers>> =
-                    Remembered::of(SLOTS, facts.list, is_first, memory);
-                (state, of_slots)
-            });
-            let known = state.as_ref().and_then(|(state, all)| all.get(state));
-            let is_neutral = |answers: &ForeignAnswers| answers.is_neutral(memory);
-            // The same code answers as then.
-            if let Some(known) = known.filter(|known| !known.iter().any(is_neutral)) {
-                return Ok((known.clone(), None));
-            }
-            let mut slots = world.slots(&bound)?;
-            if let Some(names) = names {
-                let others = watched_slots::of_names(world, names).map_err(unreadable)?;
-                let is_usual = |owner: usize| world.parts[owner].is_needed;
-                let others = scopes.resolved(world.bound(&others, is_usual)?, is_usual)?;
-                slots.extend(world.slots(&others)?);
-            }
-            let (foreign, are_all) = scopes.foreign(slots, opens_by_name, memory)?;
-            Ok((foreign, state.filter(|_| are_all && scopes.are_open())))
-        });
-        let (foreign, new) = found.ok_or(Bypass::OpeningLibrary)??;
-        if let Some((state, of_slots)) = new {
-            of_slots.add([(state, foreign.clone())].into());
+        let mut scopes = Scopes::new(&world);
+        let names = world.foreign_names(&facts.imports, is_neutral, opens_by_name, &mut scopes);
+        if let Some(names) = names.map_err(unreadable)? {
+            let others = watched_slots::of_names(&world, names).map_err(unreadable)?;
+            slots.extend(world.slots(&others, |owner| world.parts[owner].is_needed)?);
         }
-        let ingredients = foreign.into_iter().map(|answers| answers.ingredient);
-        Ok(ingredients.collect())
+        let mut ingredients = scopes.foreign(slots, opens_by_name, memory)?;
+        ingredients.extend(world.variants(&facts.slots));
+        Ok(ingredients.into())
     }
 
     /// Whether the driver opens a library by its name, so that its identity is in the key or neutral.
@@ -312,14 +247,6 @@ fn each_image_of(
         |base, _| wanted.contains_key(&base),
         |image| each(wanted[&image.base], image),
     );
-}
-
-/// Where the file of an object is.
-fn path_of(object: &Object) -> &Path {
-    match object.path.as_os_str().is_empty() {
-        true => Path::new("/proc/self/exe"),
-        false => object.path.as_path(),
-    }
 }
 
 fn is_named(object: &Object, patterns: &[&str]) -> bool {

@@ -369,15 +369,6 @@ impl ElfImage {
         }
     }
 
-    /// A digest of the hashes of what the object has for others.
-    pub fn digest_of_exported(&self) -> u64 {
-        let chains = self
-            .gnu_table()
-            .map_or(Default::default(), |(_, chains)| chains);
-        let bytes = self.bytes(chains.as_ptr() as usize, size_of_val(chains));
-        xxh3_64(bytes.unwrap_or_default())
-    }
-
     /// A digest of the addresses of segments and tables: a tool that edits libraries may keep the build-id.
     pub fn layout(&self) -> u64 {
         let relative = |value: usize| match value < self.base {

@@ -16,9 +16,6 @@
 //!
 //! A definition of another such name that is not weak is somebody's own, or another standard library: it counts.
 
-/// The version of what is written here. Processes remember what they have found by it: raise it with each change.
-pub const RULES: u8 = 1;
-
 /// Whether a function allocates memory.
 pub fn allocates(name: &[u8]) -> bool {
     const C: [&[u8]; 17] = [

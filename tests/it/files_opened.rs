@@ -84,42 +84,6 @@ fn what_a_process_has_built_before_is_built_again_without_a_file() {
     }
 }
 
-/// They have 115 to 150 KB, and only a process with objects that none had before compares them.
-#[test]
-fn a_hit_does_not_read_all_names_that_the_driver_looks_for() {
-    if !has_strace("a system-call trace of a hit") {
-        return;
-    }
-    for driver in Driver::ALL {
-        let Some(sandbox) = Sandbox::new(driver) else {
-            continue;
-        };
-        let source = sandbox.write("kernel.cl", SOURCE);
-        let source = source.to_str().expect("a path");
-        let program = [
-            "keys",
-            "--source",
-            source,
-            "--options",
-            "-DN=3",
-            "--times",
-            "1",
-        ];
-        let run = || opened_and_said(&sandbox, Way::Cached, &program);
-        let are_names = |path: &String| {
-            let is_fact = path.contains("/cache/v1/names/");
-            is_fact && fs::read(path).is_ok_and(|file| file.starts_with(b"oclcache names of slots"))
-        };
-        run();
-        let names = fs::read_dir(sandbox.path("cache/v1/names")).expect("kept");
-        let mut names = names.map(|file| file.expect("a file").path().display().to_string());
-        assert!(names.any(|path| are_names(&path)), "{driver:?}");
-        let (opened, said) = run();
-        assert!(!opened.iter().any(are_names), "{driver:?}: {said}");
-        assert_eq!(sandbox.stat("hits"), 1, "{driver:?}");
-    }
-}
-
 #[test]
 fn before_the_first_build_nothing_is_opened_but_the_drivers_and_what_names_them() {
     if !has_strace("a system-call trace of a process that builds nothing") {

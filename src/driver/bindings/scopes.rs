@@ -6,11 +6,9 @@ use std::ffi::{CStr, CString, c_void};
 use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LAZY};
-use serde::{Deserialize, Serialize};
 
-use super::path_of;
 use super::stand_ins::StandIns;
-use super::world::{Bound, Slot, World};
+use super::world::{Slot, World};
 use crate::driver::file_memory::FileMemory;
 use crate::driver::identity::content_value;
 use crate::driver::loaded::Object;
@@ -20,28 +18,11 @@ use crate::key::ingredients::{Ingredient, Kind, hex};
 use crate::linker_lock;
 use crate::outcome::Bypass;
 
-/// What a library answers instead of the usual one.
-#[derive(Clone, Serialize, Deserialize)]
-pub(super) struct ForeignAnswers {
-    pub(super) ingredient: Ingredient,
-    /// The name of its file.
-    file: Option<String>,
-}
-
-impl ForeignAnswers {
-    /// Whether an administrator says that it changes nothing.
-    pub(super) fn is_neutral(&self, memory: &dyn FileMemory) -> bool {
-        let names = [Some(&self.ingredient.name), self.file.as_ref()];
-        let mut names = names.into_iter().flatten();
-        names.any(|name| memory.is_neutral_library(name))
-    }
-}
-
 /// Looks functions up as the dynamic linker does.
 pub(super) struct Scopes<'a> {
     pub(super) world: &'a World<'a>,
     /// The scope of all libraries.
-    of_all: OnceCell<Option<Scope>>,
+    of_all: Option<Scope>,
     /// The scope of each library.
     of_libraries: HashMap<usize, Option<Scope>>,
     known: HashMap<(Option<usize>, CString, Option<CString>), Option<usize>>,
@@ -52,7 +33,7 @@ impl<'a> Scopes<'a> {
     pub(super) fn new(world: &'a World) -> Scopes<'a> {
         Scopes {
             world,
-            of_all: OnceCell::new(),
+            of_all: Scope::open(None),
             of_libraries: HashMap::new(),
             known: HashMap::new(),
             stand_ins: OnceCell::new(),
@@ -66,7 +47,7 @@ impl<'a> Scopes<'a> {
             return *known;
         }
         let scope = match library {
-            None => self.of_all.get_or_init(|| Scope::open(None)).as_ref(),
+            None => self.of_all.as_ref(),
             Some(library) => {
                 let open = || Scope::open(Some(&self.world.objects[library].path));
                 self.of_libraries
@@ -78,32 +59,6 @@ impl<'a> Scopes<'a> {
         let found = scope.and_then(|scope| scope.find(&slot.name, slot.version.as_deref()));
         self.known.insert(asked, found);
         found
-    }
-
-    /// Whether the scope of each library that was asked for could be opened.
-    pub(super) fn are_open(&self) -> bool {
-        self.of_libraries.values().all(Option::is_some)
-    }
-
-    /// The same slots, each with where it will lead: the scope of all libraries binds it first, and then that of its own library. While
-    /// the driver compiles, many are bound. Those that lead to usual answers are left out, as if they were bound: see [`World::bound`].
-    pub(super) fn resolved(
-        &mut self,
-        bound: Vec<Bound>,
-        is_usual: impl Fn(usize) -> bool,
-    ) -> Result<Vec<Bound>, Bypass> {
-        let (mut resolved, mut unbound): (Vec<Bound>, Vec<Bound>) =
-            bound.into_iter().partition(|slot| slot.value.is_some());
-        for (number, slot) in self.world.numbered_slots(&unbound)? {
-            let of_all = self.find(None, &slot);
-            unbound[number].value = of_all.or_else(|| self.find(Some(slot.root), &slot));
-        }
-        let counts = |slot: &Bound| {
-            let owner = slot.value.and_then(|value| self.world.owner(value));
-            !owner.is_some_and(&is_usual)
-        };
-        resolved.extend(unbound.into_iter().filter(counts));
-        Ok(resolved)
     }
 
     /// Whether both libc and libm have a function (ldexp, frexp, modf). Which of them answers depends on whether the application is
@@ -139,19 +94,19 @@ impl<'a> Scopes<'a> {
         roots.any(|root| self.find(Some(root), &slot(root)).is_some())
     }
 
-    /// The libraries that answer instead of the usual ones and are not neutral, and whether there are no neutral ones.
+    /// An ingredient for each library that answers instead of the usual one.
     pub(super) fn foreign(
         &mut self,
         slots: Vec<Slot>,
         opens_by_name: impl Fn(&Object) -> bool,
         memory: &dyn FileMemory,
-    ) -> Result<(Vec<ForeignAnswers>, bool), Bypass> {
+    ) -> Result<Vec<Ingredient>, Bypass> {
         let objects = self.world.objects;
         let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
         self.known.reserve(slots.len());
         for slot in slots {
-            // What no library has changes nothing.
-            let Some(bound) = slot.bound else {
+            // The scope of all libraries binds a slot first. An absent function is bound to the usual one.
+            let Some(bound) = slot.bound.or_else(|| self.find(None, &slot)) else {
                 continue;
             };
             // No library has address 0.
@@ -177,12 +132,10 @@ impl<'a> Scopes<'a> {
             let functions = providers.entry(provider).or_default();
             functions.insert((slot.name, bound.wrapping_sub(objects[provider].base)));
         }
-        let count = providers.len();
         providers.retain(|provider, _| {
             !objects[*provider].is_named(|name| memory.is_neutral_library(name))
         });
-        let are_all = providers.len() == count;
-        let answers = |(provider, functions): (usize, BTreeSet<(CString, usize)>)| {
+        let ingredient = |(provider, functions): (usize, BTreeSet<(CString, usize)>)| {
             let provider = &objects[provider];
             let identity = identity(provider, memory)?;
             let functions = functions
@@ -195,21 +148,13 @@ impl<'a> Scopes<'a> {
             };
             tracing::debug!(library = %crate::log::text(name.as_bytes()), functions, "answers for functions of the driver");
             let value = format!("{identity}: {functions}");
-            Some(ForeignAnswers {
-                ingredient: Ingredient::new(Kind::Functions, name, value),
-                file: provider
-                    .path
-                    .file_name()
-                    .map(|name| name.to_string_lossy().into_owned()),
-            })
+            Some(Ingredient::new(Kind::Functions, name, value))
         };
-        let all: Option<Vec<_>> = providers.into_iter().map(answers).collect();
-        let mut all = all.ok_or(Bypass::UnidentifiedFunction)?;
+        let ingredients: Option<Vec<_>> = providers.into_iter().map(ingredient).collect();
+        let mut ingredients = ingredients.ok_or(Bypass::UnidentifiedFunction)?;
         // The order of loading has no meaning.
-        let order =
-            |one: &ForeignAnswers| (one.ingredient.name.clone(), one.ingredient.value.clone());
-        all.sort_by_cached_key(order);
-        Ok((all, are_all))
+        ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
+        Ok(ingredients)
     }
 }
 
@@ -218,7 +163,10 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
     if let Some(build_id) = &object.build_id {
         return Some(format!("build-id {}", hex(build_id)));
     }
-    let path = path_of(object);
+    let path = match object.path.as_os_str().is_empty() {
+        true => Path::new("/proc/self/exe"),
+        false => object.path.as_path(),
+    };
     let is_it = path.starts_with("/proc") || object.is_what_stands_at_its_path(&Mappings::now());
     let content = is_it.then(|| memory.digest(path).ok()).flatten();
     if content.is_none() {

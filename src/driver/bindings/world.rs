@@ -4,9 +4,6 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::ops::Range;
 
-use xxhash_rust::xxh3::xxh3_128;
-
-use super::remembered::Digest;
 use super::scopes::Scope;
 use super::watched_slots::WatchedSlots;
 use super::{each_image_of, is_named};
@@ -22,23 +19,13 @@ use crate::outcome::Bypass;
 /// that in a process in which it was first loaded with the runtime.)
 const WRITTEN_ONLY: [&CStr; 1] = [c"signgam"];
 
-/// What a relocation has written.
-pub(super) struct Bound {
-    /// The index of the library that has it.
-    importer: usize,
-    /// The number of its symbol.
-    symbol: usize,
-    /// Where it leads. None if it is not bound yet.
-    pub(super) value: Option<usize>,
-}
-
 /// A relocation whose symbol another library could answer for.
 pub(super) struct Slot {
     /// The index of the library in whose scope the importing one was loaded.
     pub(super) root: usize,
     pub(super) name: CString,
     pub(super) version: Option<CString>,
-    /// The address to which it is or will be bound. None: no library has the function.
+    /// The address to which it is bound. None if it is not bound yet.
     pub(super) bound: Option<usize>,
 }
 
@@ -123,15 +110,16 @@ impl<'a> World<'a> {
         self.segment(address).map(|(_, owner)| *owner)
     }
 
-    /// What the relocations of the driver's libraries have written that a library other than the usual one may answer.
+    /// The slots of the driver's libraries that a library other than the usual one may answer.
     ///
     /// `is_usual`: whether what a slot has in the object of this index is the usual answer.
-    pub(super) fn bound(
+    pub(super) fn slots(
         &self,
         watched: &HashMap<usize, WatchedSlots>,
         is_usual: impl Fn(usize) -> bool,
-    ) -> Result<Vec<Bound>, Bypass> {
-        let mut found = Vec::new();
+    ) -> Result<Vec<Slot>, Bypass> {
+        let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
+        let mut slots = Vec::new();
         let mut unreadable = None;
         self.each_image(
             |index| self.parts[index].is_importer,
@@ -148,12 +136,10 @@ impl<'a> World<'a> {
                         return Ok(());
                     }
                     let is_own = importing.iter().any(|range| range.contains(&bound.value));
-                    if is_own {
-                        let symbol = image.symbol(bound.symbol).ok_or(UnreadableImage)?;
-                        if !bound.may_be_lazy || symbol.address(image) == Some(bound.value) {
-                            return Ok(());
-                        }
-                    } else {
+                    if is_own && !bound.may_be_lazy {
+                        return Ok(());
+                    }
+                    if !is_own {
                         if !last
                             .as_ref()
                             .is_some_and(|(range, _)| range.contains(&bound.value))
@@ -165,11 +151,20 @@ impl<'a> World<'a> {
                             return Ok(());
                         }
                     }
-                    found.push(Bound {
-                        importer,
-                        symbol: bound.symbol,
+                    let symbol = image.symbol(bound.symbol).ok_or(UnreadableImage)?;
+                    if symbol.address(image) == Some(bound.value) {
+                        return Ok(());
+                    }
+                    let name = image.name(&symbol).ok_or(UnreadableImage)?;
+                    if self.parts[importer].is_mathematics && WRITTEN_ONLY.contains(&name) {
+                        return Ok(());
+                    }
+                    slots.push(Slot {
+                        root: roots[&importer],
+                        name: name.to_owned(),
+                        version: image.version(bound.symbol).map(CStr::to_owned),
                         // Otherwise it leads to code of the importing library that calls the dynamic linker.
-                        value: (!is_own).then_some(bound.value),
+                        bound: (!is_own).then_some(bound.value),
                     });
                     Ok(())
                 };
@@ -182,99 +177,6 @@ impl<'a> World<'a> {
                 if numbers.and_then(|numbers| image.each_bound(numbers, each))
                     == Err(UnreadableImage)
                 {
-                    unreadable = Some(importer);
-                }
-            },
-        );
-        match unreadable {
-            None => Ok(found),
-            Some(index) => Err(self.unreadable(index)),
-        }
-    }
-
-    /// What tells a state of these slots from others: which code answers each of them. None: one is answered by a library that the driver
-    /// does not need.
-    ///
-    /// `identities`: what tells the libraries from others, by their index. `variants`: those of the mathematics that were chosen, which
-    /// are the usual answers.
-    pub(super) fn digest(
-        &self,
-        bound: &[Bound],
-        identities: &HashMap<usize, Vec<u8>>,
-        variants: &[Ingredient],
-    ) -> Option<Digest> {
-        let digest = |(index, identity): (&usize, &Vec<u8>)| (*index, xxh3_128(identity));
-        let libraries: HashMap<usize, u128> = identities.iter().map(digest).collect();
-        let mut slots = Vec::with_capacity(bound.len());
-        for slot in bound {
-            let importer = *libraries.get(&slot.importer)?;
-            let owner = slot.value.map(|value| Some((value, self.owner(value)?)));
-            let place = match owner {
-                // No library has it.
-                None => (0, 0),
-                // The C library's, in any version of the kernel.
-                Some(Some((_, owner))) if is_of_the_kernel(&self.objects[owner]) => (1, 0),
-                Some(Some((value, owner))) => {
-                    let offset = value.wrapping_sub(self.objects[owner].base);
-                    (*libraries.get(&owner)?, offset)
-                }
-                Some(None) => return None,
-            };
-            slots.push((importer, slot.symbol, place));
-        }
-        // The order of loading has no meaning.
-        slots.sort_unstable();
-        let mut text = Vec::with_capacity((slots.len() + 8) * size_of::<[u128; 3]>());
-        for variant in variants {
-            text.extend(xxh3_128(&variant.value).to_le_bytes());
-        }
-        for (importer, symbol, (owner, offset)) in slots {
-            text.extend(importer.to_le_bytes());
-            text.extend((symbol as u64).to_le_bytes());
-            text.extend(owner.to_le_bytes());
-            text.extend((offset as u64).to_le_bytes());
-        }
-        Some(xxh3_128(&text).to_le_bytes())
-    }
-
-    /// The names of what other libraries may answer.
-    pub(super) fn slots(&self, bound: &[Bound]) -> Result<Vec<Slot>, Bypass> {
-        let slots = self.numbered_slots(bound)?.into_iter();
-        Ok(slots.map(|(_, slot)| slot).collect())
-    }
-
-    /// The same, each with its number in the list.
-    pub(super) fn numbered_slots(&self, bound: &[Bound]) -> Result<Vec<(usize, Slot)>, Bypass> {
-        let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
-        let mut of_importer: HashMap<usize, Vec<(usize, &Bound)>> = HashMap::new();
-        for numbered in bound.iter().enumerate() {
-            let slots = of_importer.entry(numbered.1.importer).or_default();
-            slots.push(numbered);
-        }
-        let mut slots = Vec::new();
-        let mut unreadable = None;
-        self.each_image(
-            |index| of_importer.contains_key(&index),
-            |importer, image| {
-                let is_of_mathematics = self.parts[importer].is_mathematics;
-                let mut each = |number: usize, bound: &Bound| {
-                    let symbol = image.symbol(bound.symbol).ok_or(UnreadableImage)?;
-                    let name = image.name(&symbol).ok_or(UnreadableImage)?;
-                    if is_of_mathematics && WRITTEN_ONLY.contains(&name) {
-                        return Ok(());
-                    }
-                    let slot = Slot {
-                        root: roots[&importer],
-                        name: name.to_owned(),
-                        version: image.version(bound.symbol).map(CStr::to_owned),
-                        bound: bound.value,
-                    };
-                    slots.push((number, slot));
-                    Ok(())
-                };
-                let mut of_this = of_importer[&importer].iter();
-                let visited = of_this.try_for_each(|(number, bound)| each(*number, bound));
-                if visited == Err(UnreadableImage) {
                     unreadable = Some(importer);
                 }
             },
