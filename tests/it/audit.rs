@@ -584,7 +584,9 @@ fn a_wrong_hit_is_found_behind_the_program() {
     assert_eq!(behind.sandbox.stat("audited"), 1);
     assert!(marks(&behind.sandbox).is_empty());
     behind.sandbox.write("code", "now");
-    assert_eq!(run(&behind.sandbox).source_builds(), 0);
+    // Not by what the driver compiled: the baker behind it may have begun by then.
+    let log = run(&behind.sandbox).stderr;
+    assert!(log.contains("outcome=\"hit\""), "{log}");
     behind.ended();
     assert_eq!(behind.sandbox.stat("audit_differed"), 1);
     assert_eq!(run(&behind.sandbox).source_builds(), 1);
