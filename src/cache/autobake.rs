@@ -2,9 +2,9 @@
 //! some hits.
 //!
 //! The command and its arguments are prepared when there is the first of these to do, since at the end of the process nothing may be
-//! allocated. The destructor of the library (`front::exit`) only starts it. A process that
-//! ends by a signal, by `_exit` or by executing another program runs no destructor; then the recipes wait for the next process that
-//! misses, or for the user. `oclcache run` starts the baker once for all processes of the run.
+//! allocated. The destructor of the library (`front::exit`) only starts it. A process that ends by a signal, by `_exit` or by executing
+//! another program runs no destructor; then the recipes wait for the next process that misses, or for the user. `oclcache run` starts the
+//! baker once for all processes of the run.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -77,8 +77,8 @@ pub fn born() {
     });
 }
 
-/// Notes that there is something to do behind this process: a recipe to be baked, or names to be gathered.
-pub fn is_of_use(config: &Config) {
+/// Has a baker started when this process ends: there is a recipe to be baked, or there are names to be gathered.
+pub fn request(config: &Config) {
     if env::var_os(RUN_VARIABLE).is_some() {
         return tracing::debug!("`oclcache run` has it done");
     }

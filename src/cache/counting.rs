@@ -106,7 +106,7 @@ impl Cache {
         // On a file system that is read-only every process would start one, for nothing.
         let is_writable = |store: &Store| access(store.root().path(), Access::WRITE_OK).is_ok();
         if self.written_store().is_some_and(is_writable) {
-            autobake::is_of_use(&self.config);
+            autobake::request(&self.config);
         }
     }
 

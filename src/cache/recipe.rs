@@ -143,7 +143,7 @@ impl Cache {
             }
         {
             self.count(plan.place(), &[Counter::Recipes.by(1)]);
-            autobake::is_of_use(&self.config);
+            autobake::request(&self.config);
             return Ok(Kept::Recipe);
         }
         // This build may have been served by the driver's own cache.
@@ -169,7 +169,7 @@ impl Cache {
             Ok(removed) => {
                 let events = [Counter::Recipes.by(1), Counter::Evicted.by(removed)];
                 self.count(plan.place(), &events);
-                autobake::is_of_use(&self.config);
+                autobake::request(&self.config);
                 self.share(store, &key, marker.as_ref());
                 Kept::Recipe
             }

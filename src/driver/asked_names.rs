@@ -5,10 +5,10 @@
 //! gathering all names: 295 and 385 ms on rusticl, 104 and 200 ms on Intel's CPU runtime, 92 and 172 ms on its GPU driver. Without a
 //! cache Intel's CPU runtime takes 184 ms, so a hit that gathers is slower than the driver.
 //!
-//! Where programs make names up there is no end of them: each pod of Kubernetes gets some for each service. And each new name is in the
-//! way of a first hit. So all names are gathered once, by a process that nobody waits for: see `left_names`. Where none may run, a
-//! process gathers in the end: see `names`. Those before it have taken about as long for their searches as it takes, which was all for
-//! nothing; where few kinds of processes use a cache, nobody gathers there.
+//! Where programs make names up there is no end of them: each pod of Kubernetes gets some for each service. Each new name delays a first
+//! hit. So a baker gathers all names once, after the first process has ended: see `left_names`. Where no baker may run, the process after
+//! [`MAX_SEARCHES`] searches gathers all: see `names`. The searches before it have taken about as long in sum, for nothing. Where only few
+//! kinds of processes use a cache, there are never so many searches.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! The names that nobody has gathered yet, for a process that nobody waits for.
+//! The libraries in which processes have searched for names. A baker gathers all names in them.
 //!
 //! A process with a variable that is new searches the driver's libraries for its name before its first hit, and one after some searches
 //! gathers all. A first hit takes 2 to 4 ms (1 kernel, Intel's CPU runtime and GPU driver, rusticl); it took 40 to 70 with a search and 107
@@ -41,8 +41,8 @@ impl LeftNames {
 
     /// Gathers the names, and stores them.
     ///
-    /// Before it begins it notes that they need not be gathered: if they cannot be, or this process is ended, the next one that searches
-    /// leaves them again, and not each one.
+    /// First it notes that they need not be gathered. So if it fails, or is killed, no process starts another baker for them until there
+    /// is another search.
     ///
     /// # Errors
     /// The libraries are not there, cannot be read or change meanwhile, or nothing can be stored.
@@ -73,19 +73,23 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
+    use tempfile::TempDir;
+
     use super::*;
     use crate::driver::driver_names::DriverNames;
     use crate::driver::names::tests::TestMemory;
     use crate::driver::{content_value, loaded_paths};
 
-    fn copy_of_c_library(place: &Path, memory: &TestMemory) -> ScannedLibrary {
+    /// A copy of the C library under this name, and what must live as long.
+    fn copy_of_c_library(name: &[u8]) -> (ScannedLibrary, TestMemory, TempDir) {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join(OsStr::from_bytes(name));
         let mut paths = loaded_paths().into_iter();
-        let path = paths.find(|path| path.to_string_lossy().contains("libc.so"));
-        std::fs::copy(path.expect("the C library"), place).expect("copied");
-        ScannedLibrary {
-            identity: content_value(&memory.digest(place).expect("read")),
-            path: place.to_owned(),
-        }
+        let library = paths.find(|path| path.to_string_lossy().contains("libc.so"));
+        std::fs::copy(library.expect("the C library"), &path).expect("copied");
+        let identity = content_value(&memory.digest(&path).expect("read"));
+        (ScannedLibrary { identity, path }, memory, directory)
     }
 
     fn left(memory: &TestMemory) -> Vec<LeftNames> {
@@ -105,17 +109,14 @@ mod tests {
 
     #[test]
     fn names_are_left_by_a_search_until_they_were_gathered() {
-        let memory = TestMemory::new();
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let place = directory.path().join("library");
-        let library = copy_of_c_library(&place, &memory);
+        let (library, memory, _directory) = copy_of_c_library(b"library");
         assert!(left(&memory).is_empty());
         search(&library, "TMPDIR", &memory);
         let found = left(&memory).pop().expect("a list of libraries");
         found.gather(&memory).expect("gathered");
         assert!(left(&memory).is_empty());
         // A process with another name reads no library.
-        std::fs::remove_file(&place).expect("removed");
+        std::fs::remove_file(&library.path).expect("removed");
         let names = DriverNames::of(vec![library]);
         let wanted = [b"LANG".to_vec(), b"A_NAME_THAT_NOBODY_HAS".to_vec()];
         names.look_for(&wanted, &memory).expect("looked up");
@@ -123,17 +124,14 @@ mod tests {
         assert_eq!(has, [Some(true), Some(false)]);
     }
 
-    /// What stands there now may be anybody's, and say that it is the library.
+    /// Another user may have put it there, with the build-id of the library.
     #[test]
     fn a_file_that_is_not_the_one_that_was_searched_is_not_read_and_not_tried_again() {
-        let memory = TestMemory::new();
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let place = directory.path().join("library");
-        let library = copy_of_c_library(&place, &memory);
+        let (library, memory, _directory) = copy_of_c_library(b"library");
         search(&library, "TMPDIR", &memory);
-        let copy = directory.path().join("copy");
-        std::fs::copy(&place, &copy).expect("copied");
-        std::fs::rename(&copy, &place).expect("replaced");
+        let copy = library.path.with_extension("copy");
+        std::fs::copy(&library.path, &copy).expect("copied");
+        std::fs::rename(&copy, &library.path).expect("replaced");
         let found = left(&memory).pop().expect("a list of libraries");
         assert!(!found.are_there(&memory));
         assert!(found.gather(&memory).is_err());
@@ -145,10 +143,8 @@ mod tests {
 
     #[test]
     fn a_path_need_not_be_a_text() {
-        let memory = TestMemory::new();
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let place = directory.path().join(OsStr::from_bytes(b"library \xff"));
-        search(&copy_of_c_library(&place, &memory), "TMPDIR", &memory);
+        let (library, memory, _directory) = copy_of_c_library(b"library \xff");
+        search(&library, "TMPDIR", &memory);
         let found = left(&memory).pop().expect("a list of libraries");
         found.gather(&memory).expect("gathered");
     }
@@ -178,9 +174,7 @@ mod tests {
 
     #[test]
     fn nobody_is_told_of_names_that_nobody_can_gather() {
-        let memory = TestMemory::new();
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let library = copy_of_c_library(&directory.path().join("library"), &memory);
+        let (library, memory, _directory) = copy_of_c_library(b"library");
         let told = |name, keeps| {
             let told = Told(&memory, keeps, Cell::new(0));
             search(&library, name, &told);

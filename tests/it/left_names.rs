@@ -7,13 +7,6 @@ use crate::autobake::Behind;
 use crate::support::{Driver, Ran, Sandbox, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 1; }\n";
-const DRIVERS: [Driver; 5] = [
-    Driver::Stub,
-    Driver::Pocl,
-    Driver::Intel,
-    Driver::IntelGpu,
-    Driver::Rusticl,
-];
 /// What the log says of a search, and of gathering.
 const READ: &str = "names of variables were";
 
@@ -51,7 +44,7 @@ fn real_command() -> &'static Path {
 
 #[test]
 fn once_a_program_has_ended_a_new_variable_is_looked_for_in_no_library() {
-    for driver in DRIVERS {
+    for driver in Driver::ALL {
         let test = "names that are gathered behind a program";
         let Some(mut behind) = Behind::on(test, real_command(), driver) else {
             continue;
