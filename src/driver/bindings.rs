@@ -45,7 +45,7 @@ use crate::linker_lock;
 use crate::outcome::Bypass;
 pub(super) use scopes::Scope;
 use scopes::{Scopes, proven_content};
-use watched_slots::ImportFacts;
+use watched_slots::Libraries;
 use world::World;
 
 mod foreign_names;
@@ -138,7 +138,8 @@ impl Driver {
             build_id.or_else(known).or_else(by_content)
         };
         let unreadable = |index| world.unreadable(index);
-        let facts = ImportFacts::of(&world, identity, memory).map_err(unreadable)?;
+        let libraries = Libraries::of(&world, identity).map_err(unreadable)?;
+        let facts = libraries.facts(&world, memory).map_err(unreadable)?;
         // libclang imports mostly from libLLVM. That libLLVM has no `exp` is found faster at once than name by name.
         let is_usual = |owner: usize| {
             let has_none = || {
@@ -154,8 +155,10 @@ impl Driver {
         let opens_by_name = |object: &Object| self.opens_by_name(object);
         let mut scopes = Scopes::new(&world);
         let names = world.foreign_names(&facts.imports, is_neutral, opens_by_name, &mut scopes);
-        if let Some(names) = names.map_err(unreadable)? {
-            let others = watched_slots::of_names(&world, names).map_err(unreadable)?;
+        let names = names.map_err(unreadable)?;
+        if !names.is_empty() {
+            let others = libraries.slots_of(&world, &names, memory);
+            let others = others.map_err(unreadable)?;
             slots.extend(world.slots(&others, |owner| world.parts[owner].is_needed)?);
         }
         let mut ingredients = scopes.foreign(slots, opens_by_name, memory)?;

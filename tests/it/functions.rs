@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::support::{Driver, Ran, Sandbox, Way, example, skipped};
 
 mod between_libraries;
+mod foreign_names;
 
 /// A library that answers for getenv: PoCL hears of one more flag of its compiler.
 pub const GETENV: &str = r#"

@@ -4,7 +4,7 @@
 //! at. A library that was opened for itself alone (RTLD_LOCAL) counts as well: if it needs a library of the driver's, it comes first where
 //! that library looks for its functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 
 use super::scopes::Scopes;
@@ -59,7 +59,7 @@ impl World<'_> {
         is_neutral: impl Fn(&Object) -> bool,
         opens_by_name: impl Fn(&Object) -> bool,
         scopes: &mut Scopes,
-    ) -> Result<Option<NameHashes>, usize> {
+    ) -> Result<BTreeSet<CString>, usize> {
         let mut found: BTreeMap<usize, ForeignNames> = BTreeMap::new();
         let mut unreadable = None;
         self.each_image(
@@ -85,7 +85,7 @@ impl World<'_> {
         if let Some(index) = unreadable {
             return Err(index);
         }
-        let mut names = Vec::new();
+        let mut names = BTreeSet::new();
         for (index, mut of_object) in found {
             if of_object.allocates {
                 of_object
@@ -103,17 +103,15 @@ impl World<'_> {
             if opens_by_name(object) {
                 of_object.names.retain(|name| scopes.has_usual(name));
             }
-            names.append(&mut of_object.names);
+            names.extend(of_object.names);
         }
-        if names.is_empty() {
-            return Ok(None);
+        if !names.is_empty() {
+            tracing::debug!(
+                ?names,
+                "others have names that the driver's libraries look for"
+            );
         }
-        tracing::debug!(
-            ?names,
-            "others have names that the driver's libraries look for"
-        );
-        let hashes = names.iter().map(|name| name.to_bytes());
-        Ok(Some(NameHashes::of(hashes)))
+        Ok(names)
     }
 
     /// Removes the names that libraries of the driver's have which the object needs, so that it was made from their headers.

@@ -12,7 +12,8 @@
 //! the least of 15 runs, a program in C). It is 0.1 to 0.17 ms more in C++, and 0.2 to 0.27 ms more with PyOpenCL, whose objects have
 //! 17,000 names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::CString;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,7 @@ use crate::framing;
 
 const MAGIC: &[u8] = b"oclcache slots 3";
 const NAMES_MAGIC: &[u8] = b"oclcache names of slots 1";
+const FOREIGN_MAGIC: &[u8] = b"oclcache slots of foreign names 1";
 
 /// The facts that follow from the file of a library that a driver needs.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,9 @@ struct Library {
     relocations: usize,
 }
 
+/// The libraries that a driver needs, in the order of their identities: the order of loading has no meaning.
+pub struct Libraries(Vec<Library>);
+
 /// What follows from the files of the libraries that a driver needs.
 #[derive(Debug, PartialEq)]
 pub struct ImportFacts {
@@ -60,31 +65,28 @@ pub struct ImportFacts {
     pub imports: ImportedNames,
 }
 
-impl ImportFacts {
-    /// The facts about all libraries that the driver needs: from the cache directory, or found now and stored there.
+impl Libraries {
+    /// Those of a driver.
     ///
     /// # Errors
     /// The relocations of the library with this index cannot be read.
     pub fn of(
         world: &World,
         identity: impl Fn(&Object) -> Option<Vec<u8>>,
-        memory: &dyn FileMemory,
-    ) -> Result<ImportFacts, usize> {
+    ) -> Result<Libraries, usize> {
         let mut libraries = libraries(world, identity)?;
-        // The order of loading has no meaning.
         libraries.sort_by(|one, other| one.identity.cmp(&other.identity));
-        let identities = libraries.iter().map(|library| library.identity.as_deref());
-        let identities: Option<Vec<&[u8]>> = identities.collect();
-        let list = identities.map(|all| list_identity(&wanted(), all.into_iter()));
+        Ok(Libraries(libraries))
+    }
+
+    /// The facts about all of them: from the cache directory, or found now and stored there.
+    ///
+    /// # Errors
+    /// The relocations of the library with this index cannot be read.
+    pub fn facts(&self, world: &World, memory: &dyn FileMemory) -> Result<ImportFacts, usize> {
+        let list = self.identity(&wanted());
         let remembered = list.and_then(|list| read(memory.part(&list).ok()??, &list));
-        let fits = |(slots, _): &(Vec<WatchedSlots>, ImportedNames)| {
-            let fits = |(slots, library): (&WatchedSlots, &Library)| {
-                let mut numbers = slots.relocations.numbers.iter();
-                numbers.all(|number| (*number as usize) < library.relocations)
-            };
-            slots.len() == libraries.len() && slots.iter().zip(&libraries).all(fits)
-        };
-        let (slots, imports) = match remembered.filter(fits) {
+        let (slots, imports) = match remembered.filter(|(slots, _)| self.fit(slots)) {
             Some(known) => known,
             None => {
                 let imports = imports(world)?;
@@ -96,7 +98,7 @@ impl ImportFacts {
                     |_, image| names.extend(image.exported_names()),
                 );
                 names.push(names_of_several(world, &imports)?);
-                let slots = find(world, &libraries, names)?;
+                let slots = find(world, &self.0, names)?;
                 if let Some((list, bytes)) =
                     list.and_then(|list| Some((list, write(&list, &slots, &imports)?)))
                 {
@@ -105,22 +107,65 @@ impl ImportFacts {
                 (slots, imports)
             }
         };
-        let indices = libraries.iter().map(|library| library.index);
-        let slots = indices.zip(slots).collect();
+        let slots = self.by_index(slots);
         Ok(ImportFacts { slots, imports })
     }
-}
 
-/// The slots of these names in all libraries that the driver needs, by the index of the library. They are not kept: few processes have
-/// names that others have as well, and each of those its own.
-///
-/// # Errors
-/// The relocations of the library with this index cannot be read.
-pub fn of_names(world: &World, names: NameHashes) -> Result<HashMap<usize, WatchedSlots>, usize> {
-    let libraries = libraries(world, |_| None)?;
-    let slots = find(world, &libraries, vec![names])?;
-    let indices = libraries.iter().map(|library| library.index);
-    Ok(indices.zip(slots).collect())
+    /// The slots of these names in all of them, by the index of the library: from the cache directory, or found now and stored there.
+    /// Each program with such names has its own, and the same ones at each start.
+    ///
+    /// # Errors
+    /// The relocations of the library with this index cannot be read.
+    pub fn slots_of(
+        &self,
+        world: &World,
+        names: &BTreeSet<CString>,
+        memory: &dyn FileMemory,
+    ) -> Result<HashMap<usize, WatchedSlots>, usize> {
+        let mut wanted = FOREIGN_MAGIC.to_vec();
+        wanted.extend(names.iter().flat_map(|name| name.as_bytes_with_nul()));
+        let list = self.identity(&wanted);
+        let remembered = list.and_then(|list| {
+            let bytes = memory.part(&list).ok()??;
+            let (known, slots): ([u8; 32], _) = framing::decode(FOREIGN_MAGIC, &bytes)?;
+            (known == list).then_some(slots)
+        });
+        let slots = match remembered.filter(|slots: &Vec<WatchedSlots>| self.fit(slots)) {
+            Some(known) => known,
+            None => {
+                let hashes = NameHashes::of(names.iter().map(|name| name.to_bytes()));
+                let slots = find(world, &self.0, vec![hashes])?;
+                if let Some(list) = list
+                    && let Ok(bytes) = framing::encode(FOREIGN_MAGIC, &(list, &slots))
+                {
+                    memory.remember_part(&list, &bytes);
+                }
+                slots
+            }
+        };
+        Ok(self.by_index(slots))
+    }
+
+    /// The digest of a search in them; None if one of them may not be its file.
+    fn identity(&self, wanted: &[u8]) -> Option<[u8; 32]> {
+        let identities = self.0.iter().map(|library| library.identity.as_deref());
+        let identities: Option<Vec<&[u8]>> = identities.collect();
+        identities.map(|all| list_identity(wanted, all.into_iter()))
+    }
+
+    /// Whether they have all these relocations.
+    fn fit(&self, slots: &[WatchedSlots]) -> bool {
+        let fits = |(slots, library): (&WatchedSlots, &Library)| {
+            let mut numbers = slots.relocations.numbers.iter();
+            numbers.all(|number| (*number as usize) < library.relocations)
+        };
+        slots.len() == self.0.len() && slots.iter().zip(&self.0).all(fits)
+    }
+
+    fn by_index(&self, slots: Vec<WatchedSlots>) -> HashMap<usize, WatchedSlots> {
+        let indices = self.0.iter().map(|library| library.index);
+        indices.zip(slots).collect()
+    }
 }
 
 /// All names that the driver's libraries look for, except the neutral libraries.

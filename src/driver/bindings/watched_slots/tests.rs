@@ -1,3 +1,4 @@
+use std::ffi::CStr;
 use std::fs::File;
 
 use super::*;
@@ -21,7 +22,8 @@ fn identity(object: &Object) -> Option<Vec<u8>> {
 }
 
 fn facts(world: &World, memory: &TestMemory) -> ImportFacts {
-    ImportFacts::of(world, identity, memory).expect("readable")
+    let libraries = Libraries::of(world, identity).expect("readable");
+    libraries.facts(world, memory).expect("readable")
 }
 
 /// The only file that is remembered.
@@ -113,7 +115,8 @@ fn what_is_remembered_of_a_library_is_not_taken_for_another_one() {
             true => Some(b"another build".to_vec()),
             false => identity(object),
         };
-        let second = ImportFacts::of(world, replaced, &memory).expect("readable");
+        let libraries = Libraries::of(world, replaced).expect("readable");
+        let second = libraries.facts(world, &memory).expect("readable");
         assert_eq!(second, first);
         assert_eq!(memory.files().len(), 2);
     });
@@ -124,8 +127,59 @@ fn a_library_that_may_not_be_its_file_leaves_nothing_remembered() {
     in_this_process(|world| {
         let memory = TestMemory::new();
         let unknown = |object: &Object| identity(object).filter(|_| !object.is_in_a_file());
-        let found = ImportFacts::of(world, unknown, &memory).expect("readable");
+        let libraries = Libraries::of(world, unknown).expect("readable");
+        let found = libraries.facts(world, &memory).expect("readable");
         assert_eq!(memory.files(), [] as [std::path::PathBuf; 0]);
         assert_eq!(found, facts(world, &memory));
+    });
+}
+
+#[test]
+fn slots_of_foreign_names_are_looked_for_once_for_each_set_of_names() {
+    in_this_process(|world| {
+        let memory = TestMemory::new();
+        let libraries = Libraries::of(world, identity).expect("readable");
+        let slots = |libraries: &Libraries, names: &[&CStr]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            let found = libraries.slots_of(world, &names, &memory);
+            found.expect("readable")
+        };
+        let count = |slots: &HashMap<usize, WatchedSlots>| -> usize {
+            slots.values().map(|slots| slots.relocations.count()).sum()
+        };
+        let first = slots(&libraries, &[c"getenv", c"open"]);
+        assert!(count(&first) > 0, "the tests read variables");
+        assert_eq!(slots(&libraries, &[c"open", c"getenv"]), first);
+        let path = file(&memory);
+        let bytes = std::fs::read(&path).expect("read");
+        let (list, mut known): ([u8; 32], Vec<WatchedSlots>) =
+            framing::decode(FOREIGN_MAGIC, &bytes).expect("whole");
+        let written = |list: [u8; 32], known: &[WatchedSlots]| {
+            let bytes = framing::encode(FOREIGN_MAGIC, &(list, known));
+            std::fs::write(&path, bytes.expect("a file")).expect("written");
+        };
+        let again = || slots(&libraries, &[c"getenv", c"open"]);
+        for at in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            std::fs::write(&path, damaged).expect("written");
+            assert_eq!(again(), first, "byte {at} changed");
+        }
+        written([7; 32], &known);
+        assert_eq!(again(), first, "of others");
+        known[0].relocations.numbers.push(u32::MAX);
+        written(list, &known);
+        assert_eq!(again(), first, "no such relocation");
+        known
+            .iter_mut()
+            .for_each(|library| *library = WatchedSlots::default());
+        written(list, &known);
+        assert_eq!(count(&again()), 0, "what is remembered was taken");
+        assert!(count(&slots(&libraries, &[c"getenv"])) > 0);
+        assert_eq!(memory.files().len(), 2, "of other names");
+        let unknown = |object: &Object| identity(object).filter(|_| !object.is_in_a_file());
+        let unknown = Libraries::of(world, unknown).expect("readable");
+        assert_eq!(slots(&unknown, &[c"getenv", c"open"]), first);
+        assert_eq!(memory.files().len(), 2, "of what may not be its file");
     });
 }
