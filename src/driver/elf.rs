@@ -16,6 +16,7 @@ use object::elf::{
 
 use super::loaded;
 use crate::cl::info::Number;
+use crate::file_fingerprint::FileFingerprint;
 use crate::regular_file;
 
 /// A linker writes no table with more rows.
@@ -121,6 +122,14 @@ fn range(start: u64, size: u64) -> io::Result<Range<u64>> {
 }
 
 impl Elf {
+    /// The state of the file that is open.
+    ///
+    /// # Errors
+    /// It cannot be asked for.
+    pub fn state(&self) -> io::Result<FileFingerprint> {
+        Ok(FileFingerprint::of(&self.file.metadata()?))
+    }
+
     /// Opens a file. None if it is no ELF file, or one of another word size or byte order, which no process of this kind loads.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use super::elf::{Chunk, Elf};
 use super::file_memory::FileMemory;
 use super::identity::{build_id_value, content_value};
 use super::loaded::Object;
+use crate::file_fingerprint::FileFingerprint;
 use crate::parallel_files;
 use crate::stop::Stop;
 
@@ -61,20 +62,24 @@ impl ScannedLibrary {
 }
 
 impl ScannedLibrary {
-    /// What was read at the path may not be what was loaded from there. `build_id`: that of the file that was read.
+    /// What was read at the path may not be what was loaded from there. `build_id` and `state`: those of the file that was read.
     ///
     /// # Errors
     /// It is another library.
-    pub(super) fn is_read(
+    fn is_read(
         &self,
         build_id: Option<&[u8]>,
+        state: FileFingerprint,
         memory: &dyn FileMemory,
     ) -> io::Result<()> {
-        let identity = match build_id {
-            Some(build_id) if self.identity == build_id_value(build_id) => return Ok(()),
-            _ => content_value(&memory.digest(&self.path)?),
-        };
-        match identity == self.identity {
+        if build_id.is_some_and(|build_id| self.identity == build_id_value(build_id)) {
+            return Ok(());
+        }
+        // The path may have led to another file for a while: a link to the directory of a version.
+        let is_there = || FileFingerprint::at(&self.path) == Some(state);
+        let is_same =
+            is_there() && content_value(&memory.digest(&self.path)?) == self.identity && is_there();
+        match is_same {
             true => Ok(()),
             false => Err(io::Error::other("it was replaced since it was loaded")),
         }
@@ -210,12 +215,12 @@ pub(super) fn read_parts<'a, R: Send + Sync>(
     let stop = memory.stop();
     let found = parallel_files::map(&parts, size, |part| {
         let part = part.open(stop.clone())?;
-        Ok((read(&part)?, part.elf.build_id()))
+        Ok((read(&part)?, part.elf.build_id(), part.elf.state()?))
     });
     let found = parts.iter().zip(found);
     let found = found.map(|(part, found): (_, io::Result<_>)| {
-        let (found, build_id) = found?;
-        part.library.is_read(build_id.as_deref(), memory)?;
+        let (found, build_id, state) = found?;
+        part.library.is_read(build_id.as_deref(), state, memory)?;
         Ok((part.library, found))
     });
     found.collect()
@@ -224,6 +229,30 @@ pub(super) fn read_parts<'a, R: Send + Sync>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::names::tests::TestMemory;
+
+    #[test]
+    fn a_path_that_led_to_another_file_for_a_while_is_not_read() {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let [path, other] = ["library", "other"].map(|name| directory.path().join(name));
+        std::fs::write(&path, "one").expect("written");
+        std::fs::write(&other, "another").expect("written");
+        let library = ScannedLibrary {
+            identity: content_value(&memory.digest(&path).expect("read")),
+            path: path.clone(),
+        };
+        let [state, elsewhere] = [&path, &other].map(|path| FileFingerprint::at(path).expect("it"));
+        assert!(library.is_read(None, state, &memory).is_ok());
+        assert!(library.is_read(None, elsewhere, &memory).is_err());
+        let [build_id, wrong] = [&b"\x01\x02"[..], b"\x03"].map(Some);
+        let library = ScannedLibrary {
+            identity: build_id_value(b"\x01\x02"),
+            path,
+        };
+        assert!(library.is_read(build_id, elsewhere, &memory).is_ok());
+        assert!(library.is_read(wrong, state, &memory).is_err());
+    }
 
     #[test]
     fn the_parts_of_data_are_all_of_it_once() {
