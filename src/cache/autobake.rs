@@ -41,9 +41,11 @@ pub const REMOTE_KEY: &str = "OCLCACHE_REMOTE_KEY";
 pub const DETACHED: &str = "--detached";
 /// The option of `oclcache bake` for a hit that is to be audited; its value is the key.
 pub const AUDIT: &str = "--audit=";
-/// The options of `oclcache bake` for settings.
-pub const HANDED: [(&str, Name); 5] = [
+/// The options of `oclcache bake` for settings. A program may cache what the user's file says that others do not.
+pub const HANDED: [(&str, Name); 7] = [
     ("--dir", Name::Dir),
+    ("--disable", Name::Disable),
+    ("--readonly", Name::ReadOnly),
     ("--vendors", Name::Vendors),
     ("--max-size", Name::MaxSize),
     ("--min-free", Name::MinFree),

@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::descriptors;
 use crate::driver::content_value;
 use crate::driver::file_memory::FileMemory;
+use crate::driver::left_names::LeftNames;
 use crate::driver::{Driver, StartOfThreads, process_variables, reentrancy};
 use crate::fork_safety::Mutex;
 use crate::linker_lock;
@@ -241,6 +242,10 @@ impl Cache {
             self.digests.take_over(&found.digests, store);
             for (identity, facts) in &found.facts {
                 library_facts::save(store, identity, facts);
+                let is_kept = || matches!(self.facts(identity), Ok(Some(_)));
+                if LeftNames::of(facts, self).is_some() && is_kept() {
+                    self.lacks_names();
+                }
             }
         }
     }

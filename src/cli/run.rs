@@ -27,6 +27,7 @@ use super::vendors::{LOADER_VARIABLES, vendors};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::autobake::{self, REMOTE_KEY};
 use crate::config::{Config, Name, script_name};
+use crate::first_process::is_about_to_end_with_ours;
 use crate::log::path;
 use crate::outcome::Bypass;
 use crate::store::stats::{Counter, RunCounts};
@@ -127,7 +128,8 @@ impl RunArgs {
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
         let may_store = !(is_unseen || config.readonly() || config.disables_all());
         let store = may_store.then(|| usable_store(&config)).flatten();
-        let names_are_left = || store.as_ref().is_some_and(names::are_left);
+        let may_start = || autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
+        let names_are_left = || may_start() && store.as_ref().is_some_and(names::are_left);
         // A user who has interrupted the program does not want to wait.
         if self.bake && status.signal().is_none() {
             if recipes > 0 {

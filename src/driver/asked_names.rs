@@ -22,17 +22,15 @@ use super::look::FactBytes;
 use super::scanned_library::ScannedLibrary;
 use crate::file_fingerprint::FileFingerprint;
 use crate::framing;
+use crate::host;
 use crate::key::ingredients::sha256;
 
 /// The version of this file's format. That of searching and gathering is in the identity of the libraries: see `names::MAGIC`.
-pub(super) const MAGIC: &[u8] = b"oclcasked5";
+pub(super) const MAGIC: &[u8] = b"oclcasked6";
 /// How many searches are made, the first of them while the driver compiles. Three take the time of gathering.
 pub(super) const MAX_SEARCHES: u32 = 4;
 /// More names are gathered rather than searched for: of many, most of what is in a library must be looked at closely.
 const MAX_NAMES: usize = 1 << 10;
-
-/// What a file has: the identity of the libraries, the number of searches, the answers, and where the libraries were.
-type Kept = ([u8; 32], u32, BTreeMap<[u8; 32], bool>, Vec<Place>);
 
 /// Where a library was when it was searched, and in which state: the file there now may be anybody's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,14 +68,17 @@ impl Place {
     }
 }
 
-/// What was asked of a list of libraries.
+/// What was asked of a list of libraries, as it is in a file.
+#[derive(Serialize, Deserialize)]
 pub(super) struct AskedNames {
     /// The identity of the libraries.
     libraries: [u8; 32],
     searches: u32,
     /// Whether names occur, by their digests: names of variables are a program's own.
     answers: BTreeMap<[u8; 32], bool>,
-    /// None if nobody needs to gather the names.
+    /// The host on which they were searched last.
+    host: Vec<u8>,
+    /// Where they are on that host; none if nobody needs to gather the names.
     places: Vec<Place>,
 }
 
@@ -93,24 +94,21 @@ impl AskedNames {
             libraries: *libraries,
             searches: 0,
             answers: BTreeMap::new(),
+            host: Vec::new(),
             places: Vec::new(),
         })
     }
 
     /// What a file has. None: it is damaged, or another one.
     pub fn read(file: &[u8]) -> Option<AskedNames> {
-        let (libraries, searches, answers, places): Kept = framing::decode(MAGIC, file)?;
-        Some(AskedNames {
-            libraries,
-            searches,
-            answers,
-            places,
-        })
+        framing::decode(MAGIC, file)
     }
 
-    /// The identity of the libraries, and where they were.
+    /// The identity of the libraries, and where they are on this host. Paths of other hosts are left alone: a path may lead to a server
+    /// that this one would wait for.
     pub fn libraries(&self) -> (&[u8; 32], &[Place]) {
-        (&self.libraries, &self.places)
+        let is_here = self.host == host::name();
+        (&self.libraries, if is_here { &self.places } else { &[] })
     }
 
     /// Whether the names in the libraries at these places are to be gathered.
@@ -118,15 +116,15 @@ impl AskedNames {
         !places.is_empty() && self.places == places
     }
 
-    /// Notes that nobody needs to gather the names, until there is another search.
-    pub fn put_off(&mut self, memory: &dyn FileMemory) {
-        self.places.clear();
-        self.keep(memory);
+    /// Notes that nobody needs to gather the names in these libraries, until there is another search.
+    pub fn put_off(libraries: &[u8; 32], memory: &dyn FileMemory) {
+        let mut asked = AskedNames::recall(libraries, memory);
+        asked.places.clear();
+        asked.keep(memory);
     }
 
     fn keep(&self, memory: &dyn FileMemory) {
-        let kept = (&self.libraries, self.searches, &self.answers, &self.places);
-        if let Ok(bytes) = framing::encode(MAGIC, &kept) {
+        if let Ok(bytes) = framing::encode(MAGIC, self) {
             memory.remember_facts(&identity(&self.libraries), &bytes);
         }
     }
@@ -161,6 +159,7 @@ impl AskedNames {
         self.searches = self.searches.saturating_add(u32::from(is_new));
         self.answers.extend(others.answers);
         self.answers.extend(answers);
+        self.host = host::name().to_vec();
         self.places = places;
         self.keep(memory);
     }
@@ -273,5 +272,30 @@ mod tests {
                 assert_eq!(occurs(), None, "byte {index}");
             }
         }
+    }
+
+    #[test]
+    fn places_on_another_host_are_not_looked_at_here() {
+        let memory = TestMemory::new();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("library");
+        std::fs::write(&path, "").expect("written");
+        let library = ScannedLibrary {
+            identity: vec![1],
+            path,
+        };
+        let answer = (&b"HOME".to_vec(), true);
+        let mut asked = AskedNames::recall(&LIBRARIES, &memory);
+        asked.add([answer].into_iter(), places(&[library], &memory), &memory);
+        assert_eq!(asked.libraries().1.len(), 1);
+        asked.host = b"another".to_vec();
+        asked.keep(&memory);
+        let asked = AskedNames::recall(&LIBRARIES, &memory);
+        assert!(asked.libraries().1.is_empty());
+        assert_eq!(
+            asked.occurs(b"HOME"),
+            Some(true),
+            "they have the same names"
+        );
     }
 }

@@ -166,12 +166,11 @@ fn find(
     let is_new =
         |name: &&Vec<u8>| asked.occurs(name).is_none() && memory.occurs(identity, name).is_none();
     let new: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
-    let places = asked_names::places(libraries, memory);
-    let mut are_left = asked.are_left_at(&places);
     if !new.is_empty() {
         if !may_search || asked.are_too_many_with(new.len()) {
             return Names::gather(libraries, identity, memory).map(Found::All);
         }
+        let places = asked_names::places(libraries, memory);
         let started = Instant::now();
         match search(libraries, &new, memory) {
             Ok(occur) => {
@@ -183,16 +182,16 @@ fn find(
                     "names of variables were looked for"
                 );
                 asked.add(new.iter().zip(occur), places.clone(), memory);
-                // Where nothing can be kept, nobody can gather.
+                // Where nothing can be kept, nobody can gather. Each search asks once, so that a baker which fails is not started for
+                // ever.
                 let kept = AskedNames::recall(identity, memory);
-                are_left = kept.are_left_at(&places) && kept.occurs(&new[0]).is_some();
+                if kept.are_left_at(&places) && kept.occurs(&new[0]).is_some() {
+                    memory.lacks_names();
+                }
             }
             Err(error) if says_what_is_there(&error) => return Ok(Found::All(Names::All)),
             Err(error) => return Err(error),
         }
-    }
-    if are_left {
-        memory.lacks_names();
     }
     let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
     let answers = wanted.iter().filter_map(answer).collect();

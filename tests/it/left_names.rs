@@ -100,6 +100,54 @@ fn what_the_processes_of_a_run_searched_for_is_gathered_behind_it() {
     assert_eq!(behind.running().len(), 0);
 }
 
+/// A process that only reads what another one has found is no reason for a baker: what stops one stops the next, for ever.
+#[test]
+fn a_baker_that_cannot_gather_is_not_started_again_until_there_is_another_search() {
+    let Some(mut behind) = Behind::new("names that a baker cannot gather") else {
+        return;
+    };
+    behind.sandbox.set("OCLCACHE_RECORD", "inline");
+    with(&behind.sandbox, "FIRST_VARIABLE");
+    assert_eq!(behind.running().len(), 1);
+    behind.let_go();
+    let snapshot = b"oclcsnap1";
+    for file in fs::read_dir(behind.sandbox.path("cache/v1/names")).expect("listed") {
+        let path = file.expect("listed").path();
+        let content = fs::read(&path).expect("read");
+        if content.starts_with(snapshot) {
+            fs::remove_file(path).expect("removed");
+        }
+    }
+    let ran = with(&behind.sandbox, "FIRST_VARIABLE");
+    assert!(!ran.stderr.contains(READ), "{}", ran.stderr);
+    assert_eq!(behind.running().len(), 0);
+    with(&behind.sandbox, "SECOND_VARIABLE");
+    assert_eq!(behind.running().len(), 1);
+}
+
+/// The settings of the program count for who is started behind it, not those of the user's file.
+#[test]
+fn names_are_gathered_behind_a_program_that_alone_has_a_cache_or_may_write_to_it() {
+    for (line, variable) in [
+        ("disable = true\n", "OCLCACHE_DISABLE"),
+        ("readonly = true\n", "OCLCACHE_READONLY"),
+    ] {
+        let Some(mut behind) = Behind::with("settings of one program", real_command()) else {
+            return;
+        };
+        let settings = behind.sandbox.path("home/.config/oclcache");
+        fs::create_dir_all(&settings).expect("made");
+        fs::write(settings.join("config.toml"), line).expect("written");
+        behind.sandbox.set("OCLCACHE_RECORD", "inline");
+        with(&behind.sandbox, "FIRST_VARIABLE");
+        assert!(!behind.sandbox.path("cache/v1").exists(), "{line}");
+        behind.sandbox.set(variable, "0");
+        with(&behind.sandbox, "FIRST_VARIABLE");
+        behind.ended();
+        is_not_searched_for(&behind.sandbox, "SECOND_VARIABLE");
+    }
+}
+
 #[test]
 fn where_nothing_can_be_kept_nobody_is_started() {
     let Some(mut behind) = Behind::new("names that cannot be kept") else {

@@ -18,6 +18,10 @@ pub struct WorkerArgs {
     #[arg(long, hide = true)]
     dir: Option<OsString>,
     #[arg(long, hide = true)]
+    disable: Option<OsString>,
+    #[arg(long, hide = true)]
+    readonly: Option<OsString>,
+    #[arg(long, hide = true)]
     vendors: Option<OsString>,
     #[arg(long, hide = true)]
     max_size: Option<OsString>,
@@ -32,6 +36,8 @@ impl WorkerArgs {
     pub fn config(&self) -> Config {
         let values = [
             &self.dir,
+            &self.disable,
+            &self.readonly,
             &self.vendors,
             &self.max_size,
             &self.min_free,
@@ -63,6 +69,7 @@ mod tests {
     fn what_is_handed_over_arrives() {
         let given = |name: &str| match name {
             "OCLCACHE_DIR" => Some("/some where/cache".into()),
+            "OCLCACHE_READONLY" => Some("1".into()),
             "OCLCACHE_MAX_SIZE" => Some("7M".into()),
             "OCLCACHE_MIN_FREE" => Some("3M".into()),
             "OCLCACHE_MAX_AGE" => Some("9d".into()),
@@ -76,6 +83,7 @@ mod tests {
         let arrived = parsed.handed.config();
         assert!(parsed.handed.detached);
         assert_eq!(arrived.directory(), config.directory());
+        assert_eq!([arrived.disable(), arrived.readonly()], [false, true]);
         assert_eq!(
             arrived.vendors(),
             Some(vec!["/a.icd".into(), "/b:c".into()])
