@@ -62,15 +62,15 @@ impl Cache {
         }
     }
 
-    /// Counts a build of a program that is not known here.
-    #[inline(never)] // its frame is gone when the driver compiles
+    /// Counts and logs a build of a program that is not known here, since it was made from a binary.
+    ///
+    /// The journal gets no record: nothing is compiled. A program with a cache of its own, as each that uses PyOpenCL, would write to the
+    /// disk at each start, and push out what was compiled.
+    #[inline(never)] // its frame is gone when the driver loads it
     pub(super) fn count_from_binary(&self) {
-        self.count_bypass(
-            &Attribution::default(),
-            Bypass::FromBinary,
-            Vec::new(),
-            BuildTime::default(),
-        );
+        let reason = Bypass::FromBinary;
+        self.count(Attribution::default().place(), &[reason.into()]);
+        log_build(Outcome::Bypassed(reason), None, &[], Duration::ZERO);
     }
 
     /// Counts, logs and journals a miss.

@@ -99,7 +99,15 @@ impl ExplainArgs {
                 });
                 let rows: Vec<String> = rows.collect();
                 if past.as_ref().is_none_or(|past| past.records.is_empty()) {
-                    say("oclcache: the journal is empty: no program was compiled yet");
+                    let but = match past {
+                        None => "",
+                        Some(_) => {
+                            "; `oclcache stats` counts those that loaded binaries of their own"
+                        }
+                    };
+                    say(&format!(
+                        "oclcache: the journal is empty: no program was compiled yet{but}"
+                    ));
                 } else if rows.is_empty() && self.since.is_some() && most > 0 {
                     say("oclcache: nothing was compiled since then");
                 }

@@ -1,4 +1,5 @@
-//! The journal: one record for each miss, bypass and failed build, so that `oclcache explain` needs no set-up.
+//! The journal: one record for each build that was not a hit, so that `oclcache explain` needs no set-up. Programs that were made from
+//! binaries are only counted.
 //!
 //! ```text
 //! <cache directory>/v1/journal       records, appended by all processes

@@ -36,6 +36,24 @@ fn a_cache_that_is_only_read_or_off_has_no_journal() {
     assert_eq!(journal(&sandbox), before);
 }
 
+/// A program that keeps binaries itself, as PyOpenCL does, compiles nothing: there is nothing to explain, and no disk to wait for.
+#[test]
+fn what_is_loaded_from_a_binary_is_counted_and_not_in_the_journal() {
+    let sandbox = Sandbox::stub();
+    let binary = sandbox.path("binary").display().to_string();
+    let saved = sandbox.client(Way::Bare, &["time", "--kernels", "1", "--save", &binary]);
+    saved.ok();
+    for _ in 0..2 {
+        let loaded = ["time", "--kernels", "1", "--binary", &binary];
+        sandbox.client(Way::Cached, &loaded).ok();
+    }
+    assert_eq!(sandbox.stat("bypass_reasons/from_binary"), 2);
+    assert!(!sandbox.path("cache/v1/journal").exists());
+    let ran = sandbox.oclcache(&["explain"]).ok();
+    let words = "`oclcache stats` counts those that loaded binaries of their own";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+}
+
 #[test]
 fn processes_that_write_at_once_lose_nothing() {
     let sandbox = Sandbox::stub();
