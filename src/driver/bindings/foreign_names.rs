@@ -4,7 +4,7 @@
 //! at. A library that was opened for itself alone (RTLD_LOCAL) counts as well: if it needs a library of the driver's, it comes first where
 //! that library looks for its functions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 
 use super::scopes::Scopes;
@@ -59,7 +59,7 @@ impl World<'_> {
         is_neutral: impl Fn(&Object) -> bool,
         opens_by_name: impl Fn(&Object) -> bool,
         scopes: &mut Scopes,
-    ) -> Result<BTreeSet<CString>, usize> {
+    ) -> Result<Vec<CString>, usize> {
         let mut found: BTreeMap<usize, ForeignNames> = BTreeMap::new();
         let mut unreadable = None;
         self.each_image(
@@ -85,7 +85,7 @@ impl World<'_> {
         if let Some(index) = unreadable {
             return Err(index);
         }
-        let mut names = BTreeSet::new();
+        let mut names = Vec::new();
         for (index, mut of_object) in found {
             if of_object.allocates {
                 of_object

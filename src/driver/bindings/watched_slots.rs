@@ -12,7 +12,7 @@
 //! the least of 15 runs, a program in C). It is 0.1 to 0.17 ms more in C++, and 0.2 to 0.27 ms more with PyOpenCL, whose objects have
 //! 17,000 names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ffi::CString;
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ use crate::driver::key_neutral::is_neutral;
 use crate::driver::loaded::Object;
 use crate::driver::look::FactBytes;
 use crate::driver::watched_functions::OF_C_LIBRARY;
-use crate::driver::watched_names::{NameHashes, WatchedNames};
+use crate::driver::watched_names::{NameHashes, WatchedNames, hash};
 use crate::framing;
 
 const MAGIC: &[u8] = b"oclcache slots 3";
@@ -47,6 +47,7 @@ pub struct WatchedSlots {
 /// A library and its identity.
 struct Library {
     index: usize,
+    layout: u64,
     /// None if what is in memory may not be what is in the file.
     identity: Option<Vec<u8>>,
     /// The number of its relocations.
@@ -119,11 +120,17 @@ impl Libraries {
     pub fn slots_of(
         &self,
         world: &World,
-        names: &BTreeSet<CString>,
+        names: &[CString],
         memory: &dyn FileMemory,
     ) -> Result<HashMap<usize, WatchedSlots>, usize> {
+        let mut hashes: Vec<u32> = names.iter().map(|name| hash(name.to_bytes())).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
         let mut wanted = FOREIGN_MAGIC.to_vec();
-        wanted.extend(names.iter().flat_map(|name| name.as_bytes_with_nul()));
+        let numbers = [hashes.len() as u32]
+            .into_iter()
+            .chain(hashes.iter().copied());
+        wanted.extend(numbers.flat_map(u32::to_le_bytes));
         let list = self.identity(&wanted);
         let remembered = list.and_then(|list| {
             let bytes = memory.part(&list).ok()??;
@@ -133,8 +140,7 @@ impl Libraries {
         let slots = match remembered.filter(|slots: &Vec<WatchedSlots>| self.fit(slots)) {
             Some(known) => known,
             None => {
-                let hashes = NameHashes::of(names.iter().map(|name| name.to_bytes()));
-                let slots = find(world, &self.0, vec![hashes])?;
+                let slots = find(world, &self.0, vec![NameHashes::List(hashes)])?;
                 if let Some(list) = list
                     && let Ok(bytes) = framing::encode(FOREIGN_MAGIC, &(list, &slots))
                 {
@@ -294,6 +300,7 @@ fn libraries(
         let identity = identity(&world.objects[index]);
         Library {
             index,
+            layout,
             identity: identity.map(|known| [&roles[..], &layout.to_le_bytes(), &known].concat()),
             relocations,
         }
@@ -308,8 +315,16 @@ fn find(
     names: Vec<NameHashes>,
 ) -> Result<Vec<WatchedSlots>, usize> {
     let names = WatchedNames::of(names);
+    let layouts: HashMap<usize, u64> = libraries
+        .iter()
+        .map(|library| (library.index, library.layout))
+        .collect();
     let slots_of = |index: usize, image: &ElfImage| -> Result<WatchedSlots, UnreadableImage> {
         let part = world.parts[index];
+        // Another thread may have unloaded it, and loaded another one there. That must not be remembered of this one.
+        if layouts.get(&index) != Some(&image.layout()) {
+            return Err(UnreadableImage);
+        }
         let own = image.watched_symbols(&names);
         let relocations = match part.is_importer {
             true => image.watched_relocations(&own, &names)?,

@@ -1,10 +1,9 @@
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 
 use super::*;
 use crate::driver::loaded;
 use crate::driver::names::tests::TestMemory;
-use crate::driver::watched_names::hash;
 
 /// Calls the function with this process as the world, all libraries of which are a driver's.
 fn in_this_process(each: impl FnOnce(&World)) {
@@ -140,7 +139,7 @@ fn slots_of_foreign_names_are_looked_for_once_for_each_set_of_names() {
         let memory = TestMemory::new();
         let libraries = Libraries::of(world, identity).expect("readable");
         let slots = |libraries: &Libraries, names: &[&CStr]| {
-            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            let names: Vec<CString> = names.iter().map(|name| (*name).to_owned()).collect();
             let found = libraries.slots_of(world, &names, &memory);
             found.expect("readable")
         };
@@ -181,5 +180,15 @@ fn slots_of_foreign_names_are_looked_for_once_for_each_set_of_names() {
         let unknown = Libraries::of(world, unknown).expect("readable");
         assert_eq!(slots(&unknown, &[c"getenv", c"open"]), first);
         assert_eq!(memory.files().len(), 2, "of what may not be its file");
+        let mut replaced = Libraries::of(world, identity).expect("readable");
+        replaced.0[0].layout ^= 1;
+        let names = [c"open".to_owned()];
+        let found = replaced.slots_of(world, &names, &memory);
+        assert_eq!(
+            found,
+            Err(replaced.0[0].index),
+            "another image is there now"
+        );
+        assert_eq!(memory.files().len(), 2, "of another image");
     });
 }
