@@ -16,7 +16,7 @@ use once_cell::race::OnceBox;
 
 use super::RUN_VARIABLE;
 use crate::companion;
-use crate::config::{self, Config, Name};
+use crate::config::{self, Config, Name, ValueSource};
 use crate::driver::{Driver, path_of};
 use crate::first_process::is_about_to_end_with_ours;
 use crate::fork_generation::generation;
@@ -41,7 +41,8 @@ pub const REMOTE_KEY: &str = "OCLCACHE_REMOTE_KEY";
 pub const DETACHED: &str = "--detached";
 /// The option of `oclcache bake` for a hit that is to be audited; its value is the key.
 pub const AUDIT: &str = "--audit=";
-/// The options of `oclcache bake` for settings. A program may cache what the user's file says that others do not.
+/// The options of `oclcache bake` for settings. Two are handed over only where a variable of the program set them: it stands above the
+/// files, which the baker reads itself, with all their rules and as they are by then.
 pub const HANDED: [(&str, Name); 7] = [
     ("--dir", Name::Dir),
     ("--disable", Name::Disable),
@@ -182,7 +183,9 @@ fn bake(command: &Path, config: &Config, vendors: &OsStr) -> Result<Start, Strin
 pub fn handed(config: &Config, vendors: &OsStr) -> Result<Vec<OsString>, String> {
     let mut arguments = Vec::new();
     for (option, name) in HANDED {
+        let is_of_files = config.value(name).1 != ValueSource::Environment;
         let value = match name {
+            Name::Disable | Name::ReadOnly if is_of_files => continue,
             Name::Dir => config.directory()?.into(),
             Name::Vendors => vendors.to_owned(),
             name => config.value(name).0.clone(),

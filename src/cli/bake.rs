@@ -217,6 +217,8 @@ impl BakeArgs {
             locked(&report).add(&store, item, ReplayResult::Skipped(why));
         }
         run(audits);
+        // A program that ended meanwhile has started no other baker for names.
+        names::gather(&store);
         if let Ok(Some(statistics)) = store.statistics() {
             statistics.keep();
         }

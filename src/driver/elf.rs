@@ -16,7 +16,7 @@ use object::elf::{
 
 use super::loaded;
 use crate::cl::info::Number;
-use crate::file_fingerprint::FileFingerprint;
+use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::regular_file;
 
 /// A linker writes no table with more rows.
@@ -122,12 +122,12 @@ fn range(start: u64, size: u64) -> io::Result<Range<u64>> {
 }
 
 impl Elf {
-    /// The state of the file that is open.
+    /// Device and inode of the file that is open.
     ///
     /// # Errors
-    /// It cannot be asked for.
-    pub fn state(&self) -> io::Result<FileFingerprint> {
-        Ok(FileFingerprint::of(&self.file.metadata()?))
+    /// They cannot be asked for.
+    pub fn file_id(&self) -> io::Result<FileId> {
+        Ok(FileFingerprint::of(&self.file.metadata()?).file)
     }
 
     /// Opens a file. None if it is no ELF file, or one of another word size or byte order, which no process of this kind loads.

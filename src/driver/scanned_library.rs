@@ -12,7 +12,7 @@ use super::elf::{Chunk, Elf};
 use super::file_memory::FileMemory;
 use super::identity::{build_id_value, content_value};
 use super::loaded::Object;
-use crate::file_fingerprint::FileFingerprint;
+use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::parallel_files;
 use crate::stop::Stop;
 
@@ -62,21 +62,21 @@ impl ScannedLibrary {
 }
 
 impl ScannedLibrary {
-    /// What was read at the path may not be what was loaded from there. `build_id` and `state`: those of the file that was read.
+    /// What was read at the path may not be what was loaded from there. `build_id` and `file`: those of the file that was read.
     ///
     /// # Errors
     /// It is another library.
     fn is_read(
         &self,
         build_id: Option<&[u8]>,
-        state: FileFingerprint,
+        file: FileId,
         memory: &dyn FileMemory,
     ) -> io::Result<()> {
         if build_id.is_some_and(|build_id| self.identity == build_id_value(build_id)) {
             return Ok(());
         }
         // The path may have led to another file for a while: a link to the directory of a version.
-        let is_there = || FileFingerprint::at(&self.path) == Some(state);
+        let is_there = || FileFingerprint::at(&self.path).is_some_and(|now| now.file == file);
         let is_same =
             is_there() && content_value(&memory.digest(&self.path)?) == self.identity && is_there();
         match is_same {
@@ -215,12 +215,12 @@ pub(super) fn read_parts<'a, R: Send + Sync>(
     let stop = memory.stop();
     let found = parallel_files::map(&parts, size, |part| {
         let part = part.open(stop.clone())?;
-        Ok((read(&part)?, part.elf.build_id(), part.elf.state()?))
+        Ok((read(&part)?, part.elf.build_id(), part.elf.file_id()?))
     });
     let found = parts.iter().zip(found);
     let found = found.map(|(part, found): (_, io::Result<_>)| {
-        let (found, build_id, state) = found?;
-        part.library.is_read(build_id.as_deref(), state, memory)?;
+        let (found, build_id, file) = found?;
+        part.library.is_read(build_id.as_deref(), file, memory)?;
         Ok((part.library, found))
     });
     found.collect()
@@ -242,8 +242,9 @@ mod tests {
             identity: content_value(&memory.digest(&path).expect("read")),
             path: path.clone(),
         };
-        let [state, elsewhere] = [&path, &other].map(|path| FileFingerprint::at(path).expect("it"));
-        assert!(library.is_read(None, state, &memory).is_ok());
+        let id = |path: &PathBuf| FileFingerprint::at(path).expect("it is there").file;
+        let [file, elsewhere] = [&path, &other].map(id);
+        assert!(library.is_read(None, file, &memory).is_ok());
         assert!(library.is_read(None, elsewhere, &memory).is_err());
         let [build_id, wrong] = [&b"\x01\x02"[..], b"\x03"].map(Some);
         let library = ScannedLibrary {
@@ -251,7 +252,7 @@ mod tests {
             path,
         };
         assert!(library.is_read(build_id, elsewhere, &memory).is_ok());
-        assert!(library.is_read(wrong, state, &memory).is_err());
+        assert!(library.is_read(wrong, file, &memory).is_err());
     }
 
     #[test]

@@ -182,7 +182,7 @@ fn what_is_started_holds_nothing_of_the_program() {
         assert_eq!(lines(&found, "directory"), ["/"]);
         let cache = behind.sandbox.path("cache");
         let arguments = format!(
-            "--detached --dir {} --disable false --readonly false --vendors {} --max-size 7M --min-free auto --max-age 0",
+            "--detached --dir {} --vendors {} --max-size 7M --min-free auto --max-age 0",
             cache.display(),
             example("libspy.so").display()
         );

@@ -319,6 +319,21 @@ fn run_says_that_a_rule_has_turned_the_cache_off() {
     assert_eq!(sandbox.stat("misses"), 1);
 }
 
+/// The baker reads the rules itself.
+#[test]
+fn what_only_one_program_may_cache_is_baked_behind_a_run() {
+    let sandbox = Sandbox::stub();
+    let kernel = sandbox.write("kernel.cl", SOURCE);
+    file(&sandbox, "disable = true\n[program.client]\ncache = true\n");
+    let mut command = sandbox.command(Way::Bare, sandbox.installed());
+    command.env("OCLCACHE_DIR", sandbox.path("cache"));
+    command.env("OCLCACHE_RECORD", "bake");
+    command.args(["run", "--bake"]).arg(example("client"));
+    command.args(["run", "--kernel", "f", "--options", "-DN=1", "--source"]);
+    let ran = sandbox.run(command.arg(&kernel)).ok();
+    assert!(ran.stderr.contains("1 baked"), "{}", ran.stderr);
+}
+
 /// In a mount namespace, with an /etc of its own.
 #[test]
 fn the_systems_file_is_written_for_all_users_and_a_users_stands_above_it() {
