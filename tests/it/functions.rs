@@ -1,6 +1,7 @@
 //! Which functions answer the driver's calls, and how the thread rounds that builds: what changes the constants that a compiler
 //! folds, or what it reads, without a change of any of its files.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -560,6 +561,13 @@ fn how_the_threads_round_that_make_contexts_and_devices_is_in_the_key_where_code
         let Some(program) = program(&sandbox, "folding", &[]) else {
             return;
         };
+        let ran = |way, when: &str| {
+            let variables = [("FOLDING_ROUND", when.to_owned())];
+            let (program, variables) = (program.clone(), &variables[..]);
+            run(&sandbox, way, &State { program, variables }, ROUNDED)
+        };
+        let whens = ["none", "context", "devices", "first"];
+        let bare: HashMap<_, _> = whens.map(|when| (when, ran(Way::Bare, when).stdout)).into();
         for [one, other] in [
             ["none", "context"],
             ["context", "none"],
@@ -569,31 +577,13 @@ fn how_the_threads_round_that_make_contexts_and_devices_is_in_the_key_where_code
         ] {
             let _ = std::fs::remove_dir_all(sandbox.path("cache"));
             for when in [one, other, one, other] {
-                let variables = [("FOLDING_ROUND", when.to_owned())];
-                let state = State {
-                    program: program.clone(),
-                    variables: &variables,
-                };
-                let [bare, cached] =
-                    [Way::Bare, Way::Cached].map(|way| run(&sandbox, way, &state, ROUNDED));
-                assert_eq!(
-                    cached.stdout, bare.stdout,
-                    "{driver:?} {when}: {}",
-                    cached.stderr
-                );
+                let cached = ran(Way::Cached, when);
+                let log = &cached.stderr;
+                assert_eq!(cached.stdout, bare[when], "{driver:?} {when}: {log}");
             }
         }
         // Nobody knows which of the threads compiles.
-        let variables = [("FOLDING_ROUND", "second".to_owned())];
-        let state = State {
-            program,
-            variables: &variables,
-        };
-        let ran = run(&sandbox, Way::Cached, &state, ROUNDED);
-        assert!(
-            ran.stderr.contains("floating_point_state"),
-            "{}",
-            ran.stderr
-        );
+        let log = ran(Way::Cached, "second").stderr;
+        assert!(log.contains("floating_point_state"), "{log}");
     }
 }

@@ -196,6 +196,27 @@ static int at_start = of_cpp();
 /// library is what each has.
 #[test]
 fn what_is_the_systems_or_of_the_standard_library_splits_no_keys() {
+    // To compile C++ takes longer than a driver does.
+    let programs = Sandbox::stub();
+    // The name of a program is in the keys of some drivers.
+    let named = |directory: &str, options: &[&str]| {
+        std::fs::create_dir(programs.path(directory)).expect("made");
+        program(&programs, &format!("{directory}/folding"), options)
+    };
+    let Some(usual) = named("usual", &[]) else {
+        return;
+    };
+    let source = programs.write("in_cpp.cpp", IN_CPP).display().to_string();
+    let in_cpp = |name, options: &[&str]| {
+        let object = programs.path("in_cpp.o").display().to_string();
+        let compiled = [&["-c"], options].concat();
+        super::compile(Path::new(&object), Path::new(&source), &compiled).expect("compiled");
+        let linked = [object.as_str(), "-lstdc++", "-l:libz.so.1"];
+        named(name, &[options, &linked].concat()).expect("compiled")
+    };
+    let plain = in_cpp("plain", &[]);
+    let exporting = in_cpp("exporting", &["-rdynamic"]);
+    let fixed = in_cpp("fixed", &["-rdynamic", "-no-pie", "-fno-pie"]);
     for driver in [
         Driver::Pocl,
         Driver::Intel,
@@ -206,25 +227,6 @@ fn what_is_the_systems_or_of_the_standard_library_splits_no_keys() {
             continue;
         };
         sandbox.set("OCLCACHE_LOG", "debug");
-        // The name of a program is in the keys of some drivers.
-        let named = |directory: &str, options: &[&str]| {
-            std::fs::create_dir(sandbox.path(directory)).expect("made");
-            program(&sandbox, &format!("{directory}/folding"), options)
-        };
-        let Some(usual) = named("usual", &[]) else {
-            return;
-        };
-        let source = sandbox.write("in_cpp.cpp", IN_CPP).display().to_string();
-        let in_cpp = |name, options: &[&str]| {
-            let object = sandbox.path("in_cpp.o").display().to_string();
-            let compiled = [&["-c"], options].concat();
-            super::compile(Path::new(&object), Path::new(&source), &compiled).expect("compiled");
-            let linked = [object.as_str(), "-lstdc++", "-l:libz.so.1"];
-            named(name, &[options, &linked].concat()).expect("compiled")
-        };
-        let plain = in_cpp("plain", &[]);
-        let exporting = in_cpp("exporting", &["-rdynamic"]);
-        let fixed = in_cpp("fixed", &["-rdynamic", "-no-pie", "-fno-pie"]);
         let preloaded = [(
             "LD_PRELOAD",
             "libstdc++.so.6 libgcc_s.so.1 libz.so.1".to_owned(),
