@@ -43,18 +43,19 @@ pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The content of each file that begins with this.
+/// The content of each file that begins with this and was written since this time, in milliseconds since 1970.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn beginning_with(store: &Store, beginning: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+pub fn beginning_with(store: &Store, beginning: &[u8], since_ms: u64) -> io::Result<Vec<Vec<u8>>> {
     let Some(directory) = store.facts_directory()? else {
         return Ok(Vec::new());
     };
     let names = directory.names().map_err(|failure| failure.error)?;
     let names = names.into_iter().filter(|name| {
+        let is_new = || since_ms == 0 || directory.changed_ms(name) >= Some(since_ms);
         let start = || directory.read_start(name, beginning.len());
-        is_ours(name) && start().is_some_and(|start| start == beginning)
+        is_ours(name) && is_new() && start().is_some_and(|start| start == beginning)
     });
     // What is removed meanwhile is left out.
     let read = |name: String| directory.read(&name, MAX_READ_BYTES).ok().flatten();

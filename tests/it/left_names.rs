@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::autobake::Behind;
 use crate::support::{Driver, Ran, Sandbox, example};
@@ -98,6 +99,32 @@ fn what_the_processes_of_a_run_searched_for_is_gathered_behind_it() {
     sandbox.run(&mut command).ok();
     assert!(are_gathered(sandbox));
     assert_eq!(behind.running().len(), 0);
+}
+
+/// What has stopped a baker may stop each: only what its own processes leave is a reason for a run to start one.
+#[test]
+fn what_was_left_before_a_run_starts_nobody_behind_it() {
+    let Some(behind) = Behind::with("names that were left before a run", real_command()) else {
+        return;
+    };
+    let run = |autobake| {
+        let mut command = behind.command();
+        command.args(["run", "-q"]).arg(example("client"));
+        command.args(["behind", "ignoring"]);
+        command.env("OCLCACHE_RECORD", "inline");
+        behind
+            .sandbox
+            .run(command.env("OCLCACHE_AUTOBAKE", autobake))
+            .ok();
+        behind.ended();
+    };
+    run("0");
+    // Longer than a clock of files is coarse.
+    std::thread::sleep(Duration::from_millis(1500));
+    run("1");
+    assert!(!are_gathered(&behind.sandbox));
+    behind.sandbox.oclcache(&["bake"]).ok();
+    assert!(are_gathered(&behind.sandbox), "they were left");
 }
 
 /// A process that only reads what another one has found is no reason for a baker: what stops one stops the next, for ever.

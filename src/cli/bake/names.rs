@@ -29,27 +29,28 @@ impl FileMemory for BakerMemory<'_> {
     }
 }
 
-/// What is left, with the memory for it.
-fn left(store: &Store) -> (Vec<LeftNames>, BakerMemory<'_>) {
+/// What was left since this time, in milliseconds since 1970, with the memory for it.
+fn left(store: &Store, since_ms: u64) -> (Vec<LeftNames>, BakerMemory<'_>) {
     let memory = BakerMemory {
         store,
         digests: Digests::new(),
     };
     // Without them, processes search.
-    let files = library_facts::beginning_with(store, BEGINNING).unwrap_or_default();
+    let files = library_facts::beginning_with(store, BEGINNING, since_ms).unwrap_or_default();
     let left = files.iter().filter_map(|file| LeftNames::of(file, &memory));
     (left.collect(), memory)
 }
 
-/// Whether there are names that can be gathered here.
-pub fn are_left(store: &Store) -> bool {
-    let (left, memory) = left(store);
+/// Whether names were left since this time, in milliseconds since 1970, that can be gathered here. Earlier ones are no reason to start a
+/// baker: what stopped one then, a full disk, would stop each.
+pub fn are_left_since(store: &Store, since_ms: u64) -> bool {
+    let (left, memory) = left(store, since_ms);
     left.iter().any(|left| left.are_there(&memory))
 }
 
 /// Gathers them. What cannot be gathered is left again by the next process that searches.
 pub fn gather(store: &Store) {
-    let (left, memory) = left(store);
+    let (left, memory) = left(store, 0);
     for left in left {
         if let Err(error) = left.gather(&memory) {
             tracing::debug!(%error, "the names in a driver's libraries cannot be gathered");

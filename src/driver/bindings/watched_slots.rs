@@ -1,8 +1,8 @@
-//! What is known of the imports of a driver's libraries: the relocations that refer to watched functions, and all names that they look
-//! for.
+//! What is known of the imports of a driver's libraries: the relocations that refer to watched functions, all names that they look for,
+//! and the relocations that refer to names which other objects of a program have as well.
 //!
-//! Both follow from the files of the libraries alone, so they are kept in the cache directory. Each process reads what the slots
-//! hold.
+//! All follow from the files of the libraries, and the last from those names, so they are kept in the cache directory. Each process reads
+//! what the slots hold.
 //!
 //! Looking through all relocations takes 1.4 to 2.0 ms of CPU time (PoCL, Intel's CPU runtime, rusticl; release builds), as much as
 //! the rest of a process's first key. To find the names as well takes 5 to 8 ms, once for a driver's files.
@@ -11,6 +11,10 @@
 //! from here took 0.42 to 0.98 ms without that, and takes 0.52 to 1.08 ms with it (PoCL, rusticl, Intel's CPU runtime and GPU driver;
 //! the least of 15 runs, a program in C). It is 0.1 to 0.17 ms more in C++, and 0.2 to 0.27 ms more with PyOpenCL, whose objects have
 //! 17,000 names.
+//!
+//! Hashes have 31 bits that count, so of 17,000 names one in six programs has one of a driver's 21,000 to 29,000 by chance: OpenSSL's
+//! `ZINT32_it` on PoCL, rusticl and Intel's GPU driver. Large programs have some of their own. A PyOpenCL program that imports `ssl` needs
+//! 0.6 ms from here for its first key, and needed 1.6 when it looked through all relocations.
 
 use std::collections::HashMap;
 use std::ffi::CString;
