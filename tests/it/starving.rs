@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use crate::support::{Driver, Ran, Sandbox, Way, example, is_long, library};
+use crate::support::{Driver, Ran, Sandbox, Way, example, is_long, library, some_of};
 
 /// The library's allocator meets smaller allocations from its reserve where the system has no memory. It has nothing for these.
 const BEYOND_RESERVE: usize = (512 << 10) + 1;
@@ -195,11 +195,18 @@ fn fail_each(sandbox: &Sandbox, case: &Case, most: usize) -> usize {
     runs
 }
 
-/// How many allocations fail one by one on the stub driver.
-fn most_of_stub() -> usize {
-    match is_long("each allocation that can fail, of which some fail otherwise") {
-        true => usize::MAX,
-        false => 24,
+const DRIVERS: [Driver; 3] = [Driver::Stub, Driver::Pocl, Driver::Intel];
+/// What is left out.
+const ON_SOME: &str = "programs without memory on all drivers but two each";
+
+/// How many allocations fail one by one. `real`: on a real driver, which compiles each time.
+fn most_of(driver: Driver, real: usize) -> usize {
+    match driver {
+        Driver::Stub if is_long("each allocation that can fail, of which some fail otherwise") => {
+            usize::MAX
+        }
+        Driver::Stub => 24,
+        _ => real,
     }
 }
 
@@ -213,11 +220,8 @@ fn sandbox(driver: Driver) -> Option<Sandbox> {
 /// The reserve meets what fails here.
 #[test]
 fn whichever_large_allocation_fails_the_program_gets_what_it_gets_bare() {
-    for (driver, most) in [
-        (Driver::Stub, most_of_stub()),
-        (Driver::Pocl, 4),
-        (Driver::Intel, 4),
-    ] {
+    for driver in some_of(&DRIVERS, ON_SOME) {
+        let most = most_of(driver, 4);
         let Some(sandbox) = sandbox(driver) else {
             continue;
         };
@@ -226,18 +230,15 @@ fn whichever_large_allocation_fails_the_program_gets_what_it_gets_bare() {
     }
     let sandbox = sandbox(Driver::Stub).expect("the stub is built with the tests");
     for case in cases(Driver::Stub, &sandbox, 20_000, LARGE) {
-        fail_each(&sandbox, &case, most_of_stub());
+        fail_each(&sandbox, &case, most_of(Driver::Stub, 0));
     }
 }
 
 /// Nothing meets what fails here: all that is as large as a text is allocated fallibly.
 #[test]
 fn each_allocation_that_the_reserve_cannot_meet_may_fail() {
-    for (driver, most) in [
-        (Driver::Stub, most_of_stub()),
-        (Driver::Pocl, 2),
-        (Driver::Intel, 2),
-    ] {
+    for driver in some_of(&DRIVERS, ON_SOME) {
+        let most = most_of(driver, 2);
         let Some(sandbox) = sandbox(driver) else {
             continue;
         };
@@ -278,7 +279,7 @@ fn least_space(lives: impl Fn(usize) -> bool) -> usize {
 
 #[test]
 fn a_program_with_little_address_space_gets_what_it_gets_bare() {
-    for driver in [Driver::Pocl, Driver::Intel] {
+    for driver in some_of(&DRIVERS[1..], ON_SOME) {
         let Some(sandbox) = sandbox(driver) else {
             continue;
         };
