@@ -182,6 +182,8 @@ impl BakeArgs {
         let mut unused = Work::default();
         let is_once = self.filter.stale || self.filter.all;
         let mut is_told = false;
+        // Hits are audited when nothing else is left. Then comes what programs have left meanwhile.
+        let mut is_audited = false;
         loop {
             names::gather(&store);
             let mut work = Work::default();
@@ -202,23 +204,26 @@ impl BakeArgs {
             if work.is_empty() {
                 work = std::mem::take(&mut unused);
             }
-            if work.is_empty() {
+            if !work.is_empty() {
+                unused.append(run(work));
+            } else if !std::mem::replace(&mut is_audited, true) {
+                let mut audits = collect_audits(&store, &config, &self.filter, &audited);
+                for (item, why) in audits.skipped.drain(..) {
+                    locked(&report).add(&store, item, ReplayResult::Skipped(why));
+                }
+                if audits.is_empty() {
+                    break;
+                }
+                run(audits);
+            } else {
                 break;
             }
-            unused.append(run(work));
             if interrupt.came() {
                 finish(&self, &locked(&report))?;
                 return Err(interrupt
                     .failure("interrupted; what was baked is stored, the rest is still pending"));
             }
         }
-        let mut audits = collect_audits(&store, &config, &self.filter, &audited);
-        for (item, why) in audits.skipped.drain(..) {
-            locked(&report).add(&store, item, ReplayResult::Skipped(why));
-        }
-        run(audits);
-        // A program that ended meanwhile has started no other baker for names.
-        names::gather(&store);
         if let Ok(Some(statistics)) = store.statistics() {
             statistics.keep();
         }

@@ -246,6 +246,9 @@ mod tests {
         let [file, elsewhere] = [&path, &other].map(id);
         assert!(library.is_read(None, file, &memory).is_ok());
         assert!(library.is_read(None, elsewhere, &memory).is_err());
+        // As `hardlink` and ostree do, which changes the time of its last change.
+        std::fs::hard_link(&path, directory.path().join("link")).expect("linked");
+        assert!(library.is_read(None, file, &memory).is_ok());
         let [build_id, wrong] = [&b"\x01\x02"[..], b"\x03"].map(Some);
         let library = ScannedLibrary {
             identity: build_id_value(b"\x01\x02"),

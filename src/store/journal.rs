@@ -1,4 +1,4 @@
-//! The journal: one record for each build that was not a hit, so that `oclcache explain` needs no set-up. Programs that were made from
+//! The journal: one record for each build that was not a hit, so that `oclcache explain` needs no set-up. Programs that were loaded from
 //! binaries are only counted.
 //!
 //! ```text

@@ -43,17 +43,22 @@ pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The content of each file that begins with this and was written since this time, in milliseconds since 1970.
+/// When a file was written here last, in milliseconds since 1970, by the clock of the file system, which may be a server's; 0: never.
+pub fn last_written_ms(store: &Store) -> u64 {
+    store.root().changed_ms(DIRECTORY).unwrap_or(0)
+}
+
+/// The content of each file that begins with this and was written after this time.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn beginning_with(store: &Store, beginning: &[u8], since_ms: u64) -> io::Result<Vec<Vec<u8>>> {
+pub fn beginning_with(store: &Store, beginning: &[u8], after_ms: u64) -> io::Result<Vec<Vec<u8>>> {
     let Some(directory) = store.facts_directory()? else {
         return Ok(Vec::new());
     };
     let names = directory.names().map_err(|failure| failure.error)?;
     let names = names.into_iter().filter(|name| {
-        let is_new = || since_ms == 0 || directory.changed_ms(name) >= Some(since_ms);
+        let is_new = || after_ms == 0 || directory.changed_ms(name) > Some(after_ms);
         let start = || directory.read_start(name, beginning.len());
         is_ours(name) && is_new() && start().is_some_and(|start| start == beginning)
     });

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::autobake::Behind;
 use crate::support::{Driver, Ran, Sandbox, example};
@@ -119,8 +118,6 @@ fn what_was_left_before_a_run_starts_nobody_behind_it() {
         behind.ended();
     };
     run("0");
-    // Longer than a clock of files is coarse.
-    std::thread::sleep(Duration::from_millis(1500));
     run("1");
     assert!(!are_gathered(&behind.sandbox));
     behind.sandbox.oclcache(&["bake"]).ok();

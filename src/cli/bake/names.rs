@@ -29,22 +29,22 @@ impl FileMemory for BakerMemory<'_> {
     }
 }
 
-/// What was left since this time, in milliseconds since 1970, with the memory for it.
-fn left(store: &Store, since_ms: u64) -> (Vec<LeftNames>, BakerMemory<'_>) {
+/// What was left after this time, with the memory for it.
+fn left(store: &Store, after_ms: u64) -> (Vec<LeftNames>, BakerMemory<'_>) {
     let memory = BakerMemory {
         store,
         digests: Digests::new(),
     };
     // Without them, processes search.
-    let files = library_facts::beginning_with(store, BEGINNING, since_ms).unwrap_or_default();
+    let files = library_facts::beginning_with(store, BEGINNING, after_ms).unwrap_or_default();
     let left = files.iter().filter_map(|file| LeftNames::of(file, &memory));
     (left.collect(), memory)
 }
 
-/// Whether names were left since this time, in milliseconds since 1970, that can be gathered here. Earlier ones are no reason to start a
-/// baker: what stopped one then, a full disk, would stop each.
-pub fn are_left_since(store: &Store, since_ms: u64) -> bool {
-    let (left, memory) = left(store, since_ms);
+/// Whether names were left after this time, as [`library_facts::last_written_ms`] tells it, that can be gathered here. Earlier ones are no
+/// reason to start a baker: what stopped one then, a full disk, would stop each.
+pub fn are_left_after(store: &Store, after_ms: u64) -> bool {
+    let (left, memory) = left(store, after_ms);
     left.iter().any(|left| left.are_there(&memory))
 }
 
