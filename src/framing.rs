@@ -78,7 +78,7 @@ pub fn decode<T: DeserializeOwned>(magic: &[u8], bytes: &[u8]) -> Option<T> {
     rest.is_empty().then_some(value)
 }
 
-/// The postcard encoding of a value. Recipes hold the texts of applications, so it can have megabytes.
+/// The postcard encoding of a value.
 ///
 /// # Errors
 /// There is no memory for it.

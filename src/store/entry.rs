@@ -22,11 +22,10 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use zstd::zstd_safe::{CCtx, DCtx, compress_bound, get_frame_content_size};
 
+use super::compressed;
 use super::recipe::{StoredRecipe, Text};
-use crate::fork_safety::Mutex;
-use crate::framing::{CHECKSUM, seal, to_postcard, unseal};
+use crate::framing::{CHECKSUM, seal, unseal};
 use crate::key::ingredients::{Ingredient, Key};
 
 /// The first bytes of each entry.
@@ -35,8 +34,6 @@ pub const MAGIC: &[u8] = b"oclcache";
 pub const VERSION: u32 = 4;
 /// The bytes before the metadata: magic, version, key and the length of the metadata.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + 32 + size_of::<u32>();
-/// Of decompressed metadata or a decompressed recipe.
-const MAX_TEXT_BYTES: usize = 256 << 20;
 /// More than the devices of any context.
 const MAX_BINARIES: u32 = 1024;
 
@@ -211,9 +208,9 @@ impl EntryContent<'_> {
     /// # Errors
     /// There is no memory for them.
     pub fn encode(&self, key: &Key) -> io::Result<Vec<u8>> {
-        let meta = compress(&to_postcard(self.meta)?)?;
+        let meta = compressed::encode(self.meta)?;
         let recipe = match self.recipe {
-            Some(recipe) => compress(&to_postcard(recipe)?)?,
+            Some(recipe) => compressed::encode(recipe)?,
             None => Vec::new(),
         };
         let parts = [
@@ -355,62 +352,12 @@ pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
     decode(meta).ok()
 }
 
-/// Decodes what was compressed.
-fn decode<T: DeserializeOwned>(compressed: &[u8]) -> Result<T, Defect> {
-    let defect = |error: io::Error| match error.kind() {
+/// Decodes what [`compressed::encode`] made.
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Defect> {
+    compressed::decode(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::OutOfMemory => Defect::NoMemory,
         _ => Defect::Metadata,
-    };
-    let bytes = decompress(compressed).map_err(defect)?;
-    postcard::from_bytes(&bytes).map_err(|error| match error {
-        // A text of ours says so where there is no memory for it, and nothing else does.
-        postcard::Error::SerdeDeCustom => Defect::NoMemory,
-        _ => Defect::Metadata,
     })
-}
-
-/// Compresses at level 1, because a miss waits for it.
-///
-/// # Errors
-/// There is no memory for it.
-pub(super) fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut compressed = Vec::new();
-    compressed.try_reserve_exact(compress_bound(bytes.len()))?;
-    // `zstd::bulk` panics if there is no memory for a context.
-    let mut compressor = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
-    let written = compressor.compress(&mut compressed, bytes, 1);
-    // Only memory can be lacking: the buffer is large enough.
-    written.map_err(|_| io::ErrorKind::OutOfMemory)?;
-    // Not shrunk: that allocates, and ends the process if there is no memory.
-    Ok(compressed)
-}
-
-/// Kept for the next: creating one takes longer than decompressing the metadata of most entries. One for each thread would have a
-/// destructor, which the dynamic linker notes (see `linker_lock`).
-static DECOMPRESSOR: Mutex<Option<DCtx<'static>>> = Mutex::new(None);
-
-/// Decompresses the result of [`compress`].
-///
-/// # Errors
-/// There is no memory for it, or it is damaged.
-pub(super) fn decompress(compressed: &[u8]) -> io::Result<Vec<u8>> {
-    let size = get_frame_content_size(compressed).ok().flatten();
-    let size = size.and_then(|size| usize::try_from(size).ok());
-    let size = size.filter(|size| *size <= MAX_TEXT_BYTES);
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(size.ok_or(io::ErrorKind::InvalidData)?)?;
-    // Another thread may have it, or a handler of a signal may have interrupted this one here.
-    let kept = DECOMPRESSOR.try_lock().and_then(|mut kept| kept.take());
-    let mut decompressor = match kept.or_else(DCtx::try_create) {
-        Some(decompressor) => decompressor,
-        None => return Err(io::ErrorKind::OutOfMemory.into()),
-    };
-    let written = decompressor.decompress(&mut bytes, compressed);
-    if let Some(mut kept) = DECOMPRESSOR.try_lock() {
-        *kept = Some(decompressor);
-    }
-    written.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    Ok(bytes)
 }
 
 struct Cursor<'a> {

@@ -20,12 +20,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::compressed;
 use super::directory::Directory;
-use super::entry::{compress, decompress};
 use super::lock::try_lock_file;
 use super::ownership::{is_our_start, may_write};
 use super::{ClearResult, StoreError};
-use crate::framing::{frame, to_postcard, unframe};
+use crate::framing::{frame, unframe};
 use crate::guarded_file::may_reach;
 use crate::key::ingredients::{Ingredient, Key};
 use crate::outcome::{Bypass, NotBakeable};
@@ -211,7 +211,7 @@ fn open_ours(root: &Directory) -> io::Result<File> {
 }
 
 fn encode(record: &JournalRecord) -> io::Result<Vec<u8>> {
-    frame(MAGIC, &compress(&to_postcard(record)?)?)
+    frame(MAGIC, &compressed::encode(record)?)
 }
 
 /// All whole records, oldest first.
@@ -247,8 +247,7 @@ fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
         bytes = &bytes[at..];
         bytes = match unframe(MAGIC, bytes) {
             Some((body, rest)) => {
-                let body = decompress(body).ok();
-                records.extend(body.and_then(|body| postcard::from_bytes(&body).ok()));
+                records.extend(compressed::decode(body).ok());
                 rest
             }
             None => &bytes[MAGIC.len()..],

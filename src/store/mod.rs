@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod bake_attempts;
 mod clear;
+mod compressed;
 pub mod digests;
 pub mod directory;
 pub mod disk;

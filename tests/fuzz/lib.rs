@@ -29,6 +29,7 @@ pub mod regular_file;
 /// As in the library, of which only the format of entries is wanted.
 #[path = "../../src/store"]
 pub mod store {
+    mod compressed;
     pub mod entry;
     pub mod recipe;
 }
