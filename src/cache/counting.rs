@@ -134,6 +134,7 @@ impl Cache {
             BuildResult::bypassed(reason),
             time.driver,
         );
+        self.have_names_gathered();
     }
 
     /// Counts, logs and journals a build that failed.
@@ -148,6 +149,7 @@ impl Cache {
         log_build(Outcome::Failed, plan, &[], time.driver);
         let ended = BuildResult::Failed;
         self.note(of.driver, plan, Vec::new(), ended, time.driver);
+        self.have_names_gathered();
     }
 }
 

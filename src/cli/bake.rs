@@ -140,9 +140,7 @@ impl BakeArgs {
             .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
             .collect::<Result<_, _>>()?;
         let interrupt = Interrupt::listen()?;
-        let _lock = match self.lock(&store, &interrupt)? {
-            LockAttempt::Got(lock) => Some(lock),
-            LockAttempt::Unavailable => None,
+        let mut lock = match self.lock(&store, &interrupt)? {
             LockAttempt::Taken => {
                 let report = Report {
                     is_busy: true,
@@ -150,6 +148,7 @@ impl BakeArgs {
                 };
                 return finish(&self, &report);
             }
+            attempt => Some(attempt),
         };
         private_directory::clear_leftovers();
         let report = Mutex::new(Report::default());
@@ -188,7 +187,14 @@ impl BakeArgs {
             names::gather(&store);
             let mut work = Work::default();
             if tried.is_empty() || !is_once {
-                work = collect(&store, &config, &self.filter)?;
+                work = match collect(&store, &config, &self.filter) {
+                    Ok(work) => work,
+                    Err(failure) if tried.is_empty() && !is_audited => return Err(failure),
+                    Err(failure) => {
+                        locked(&report).trouble = Some(failure.message);
+                        break;
+                    }
+                };
                 if let Some(why) = work
                     .unconfined()
                     .filter(|_| !std::mem::replace(&mut is_told, true))
@@ -205,21 +211,33 @@ impl BakeArgs {
                 work = std::mem::take(&mut unused);
             }
             if !work.is_empty() {
-                unused.append(run(work));
-            } else if !std::mem::replace(&mut is_audited, true) {
-                let mut audits = collect_audits(&store, &config, &self.filter, &audited);
-                for (item, why) in audits.skipped.drain(..) {
-                    locked(&report).add(&store, item, ReplayResult::Skipped(why));
+                if lock.is_none() {
+                    lock = match store.locks().try_lock(Purpose::Bake) {
+                        LockAttempt::Taken => break,
+                        attempt => Some(attempt),
+                    };
                 }
-                if audits.is_empty() {
+                unused.append(run(work));
+            } else {
+                let mut audits = Work::default();
+                if !std::mem::replace(&mut is_audited, true) {
+                    audits = collect_audits(&store, &config, &self.filter, &audited);
+                    for (item, why) in audits.skipped.drain(..) {
+                        locked(&report).add(&store, item, ReplayResult::Skipped(why));
+                    }
+                }
+                if !audits.is_empty() {
+                    run(audits);
+                } else if lock.take().is_none() {
+                    // Nothing was left while the lock was free: a program that has left something since then has started a baker
+                    // that got it.
                     break;
                 }
-                run(audits);
-            } else {
-                break;
             }
             if interrupt.came() {
-                finish(&self, &locked(&report))?;
+                if let Err(failure) = finish(&self, &locked(&report)) {
+                    say(&format!("oclcache: {}", failure.message));
+                }
                 return Err(interrupt
                     .failure("interrupted; what was baked is stored, the rest is still pending"));
             }

@@ -30,7 +30,7 @@ use crate::config::{Config, Name, script_name};
 use crate::first_process::is_about_to_end_with_ours;
 use crate::log::path;
 use crate::outcome::Bypass;
-use crate::store::library_facts::last_written_ms;
+use crate::store::library_facts::{FileStates, states};
 use crate::store::stats::{Counter, RunCounts};
 use child::{exit_as, run_to_end};
 use run_directory::RunDirectory;
@@ -98,7 +98,8 @@ impl RunArgs {
             program.env("OCLCACHE_VENDORS", vendors);
         }
         program.env_remove(REMOTE_KEY);
-        let began = usable_store(&config).map_or(0, |store| last_written_ms(&store));
+        let before =
+            usable_store(&config).map_or_else(|| Ok(FileStates::new()), |store| states(&store));
         // A run inside another one leaves what it compiled to that.
         let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
         let sharing = is_outer.then(|| RunSharing::begin(&config));
@@ -131,7 +132,10 @@ impl RunArgs {
         let may_store = !(is_unseen || config.readonly() || config.disables_all());
         let store = may_store.then(|| usable_store(&config)).flatten();
         let may_start = || autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
-        let are_left = |store| names::are_left_after(store, began);
+        let are_left = |store| {
+            let before = before.as_ref();
+            before.is_ok_and(|before| names::are_left_since(store, before))
+        };
         let names_are_left = || may_start() && store.as_ref().is_some_and(are_left);
         // A user who has interrupted the program does not want to wait.
         if self.bake && status.signal().is_none() {

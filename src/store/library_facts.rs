@@ -1,12 +1,14 @@
 //! Facts about the libraries of a driver: one file for each kind of facts and each list of libraries. `driver` defines their contents
 //! and notices damage.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
 use super::directory::Directory;
 use super::ownership::begins_as_ours;
 use super::{Store, TEMPORARY};
+use crate::file_fingerprint::FileFingerprint;
 use crate::key::ingredients::hex;
 
 /// Most of its files have names of variables.
@@ -43,24 +45,48 @@ pub fn read(store: &Store, identity: &[u8; 32]) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// When a file was written here last, in milliseconds since 1970, by the clock of the file system, which may be a server's; 0: never.
-pub fn last_written_ms(store: &Store) -> u64 {
-    store.root().changed_ms(DIRECTORY).unwrap_or(0)
-}
+/// The state of each file, by its name.
+pub type FileStates = HashMap<String, FileFingerprint>;
 
-/// The content of each file that begins with this and was written after this time.
+/// The states of all files here.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn beginning_with(store: &Store, beginning: &[u8], after_ms: u64) -> io::Result<Vec<Vec<u8>>> {
+pub fn states(store: &Store) -> io::Result<FileStates> {
+    let Some(directory) = store.facts_directory()? else {
+        return Ok(FileStates::new());
+    };
+    let names = directory.names().map_err(|failure| failure.error)?;
+    let state = |name: String| {
+        directory
+            .facts_and_fingerprint(&name)
+            .map(|(_, state)| (name, state))
+    };
+    Ok(names.into_iter().filter_map(state).collect())
+}
+
+/// The content of each file that begins with this and is not as it was among these.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn beginning_with(
+    store: &Store,
+    beginning: &[u8],
+    known: &FileStates,
+) -> io::Result<Vec<Vec<u8>>> {
     let Some(directory) = store.facts_directory()? else {
         return Ok(Vec::new());
     };
     let names = directory.names().map_err(|failure| failure.error)?;
     let names = names.into_iter().filter(|name| {
-        let is_new = || after_ms == 0 || directory.changed_ms(name) > Some(after_ms);
+        let state = || {
+            directory
+                .facts_and_fingerprint(name)
+                .map(|(_, state)| state)
+        };
+        let is_known = || known.get(name).is_some_and(|known| Some(*known) == state());
         let start = || directory.read_start(name, beginning.len());
-        is_ours(name) && is_new() && start().is_some_and(|start| start == beginning)
+        is_ours(name) && !is_known() && start().is_some_and(|start| start == beginning)
     });
     // What is removed meanwhile is left out.
     let read = |name: String| directory.read(&name, MAX_READ_BYTES).ok().flatten();

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -14,6 +15,7 @@ use crate::support::{Driver, Ran, Sandbox, Way, example, library, skipped, some_
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + 1; }\n";
 const BYPASSED: &str = "bypass_reasons/audit_differed";
+const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 
 #[track_caller]
 fn run(sandbox: &Sandbox) -> Ran {
@@ -71,6 +73,48 @@ fn wrong() -> Sandbox {
     run(&sandbox);
     sandbox.write("code", "now");
     sandbox
+}
+
+/// Programs that end while a baker audits start no other one.
+#[test]
+fn what_a_program_leaves_while_an_entry_is_audited_is_baked() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("STUB_HELD", sandbox.path("held"));
+    run(&sandbox);
+    let audited = key(&sandbox);
+    // Left elsewhere, since no program can compile while the audit is held.
+    sandbox.write("home/kernel.cl", SOURCE.replace("* 3", "* 5"));
+    let mut command = sandbox.kernel_in(&sandbox.path("home"), "");
+    command.env("OCLCACHE_DIR", sandbox.path("elsewhere"));
+    sandbox.run(command.env("OCLCACHE_RECORD", "bake")).ok();
+    let left = tree(&sandbox.path("elsewhere/v1/entries")).into_keys();
+    let left = left.filter(|path| path.is_file()).collect::<Vec<_>>();
+    let [left] = &left[..] else {
+        panic!("one recipe: {left:?}");
+    };
+    let there = sandbox
+        .path("cache")
+        .join(left.strip_prefix(sandbox.path("elsewhere")).expect("below"));
+
+    sandbox.write("held", "");
+    let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
+    command.args(["bake", "--json", "--audit", &audited]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut baker = command.spawn().expect("started");
+    let started = Instant::now();
+    // The first two were those of the programs.
+    while sandbox.compilations() < 3 {
+        assert!(started.elapsed() < FAR_TOO_LONG, "it does not audit");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::create_dir_all(there.parent().expect("a directory")).expect("made");
+    fs::rename(left, &there).expect("moved");
+    fs::remove_file(sandbox.path("held")).expect("removed");
+    let said = std::io::read_to_string(baker.stdout.take().expect("a pipe")).expect("text");
+    assert!(baker.wait().expect("ended").success(), "{said}");
+    let json: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(json["audits"]["agreed"].as_array().map(Vec::len), Some(1));
+    assert_eq!(json["baked"].as_array().map(Vec::len), Some(1), "{said}");
 }
 
 #[test]

@@ -29,13 +29,19 @@ fn are_gathered(sandbox: &Sandbox) -> bool {
     })
 }
 
+/// The kernel with a variable that is looked for in no library.
 #[track_caller]
-fn is_not_searched_for(sandbox: &Sandbox, variable: &str) {
+fn is_not_searched_for(sandbox: &Sandbox, variable: &str) -> Ran {
     assert!(are_gathered(sandbox), "{variable}");
     let ran = with(sandbox, variable);
-    let log = &ran.stderr;
-    assert!(!log.contains(READ), "{variable}: {log}");
-    assert_eq!(ran.source_builds(), 0, "{variable}: {log}");
+    assert!(!ran.stderr.contains(READ), "{variable}: {}", ran.stderr);
+    ran
+}
+
+#[track_caller]
+fn is_served_without_a_search(sandbox: &Sandbox, variable: &str) {
+    let ran = is_not_searched_for(sandbox, variable);
+    assert_eq!(ran.source_builds(), 0, "{variable}: {}", ran.stderr);
 }
 
 fn real_command() -> &'static Path {
@@ -52,7 +58,7 @@ fn once_a_program_has_ended_a_new_variable_is_looked_for_in_no_library() {
         behind.sandbox.set("OCLCACHE_RECORD", "inline");
         with(&behind.sandbox, "FIRST_VARIABLE");
         behind.ended();
-        is_not_searched_for(&behind.sandbox, "SECOND_VARIABLE");
+        is_served_without_a_search(&behind.sandbox, "SECOND_VARIABLE");
         let running = behind.running();
         assert!(running.is_empty(), "{driver:?}: there is nothing to do");
     }
@@ -68,7 +74,7 @@ fn where_nobody_may_gather_behind_a_program_a_bake_gathers() {
     let baked = sandbox.oclcache(&["bake"]).ok();
     let said = "oclcache: 0 baked, 0 skipped, 0 failed\n";
     assert_eq!(baked.stderr, said);
-    is_not_searched_for(&sandbox, "THIRD_VARIABLE");
+    is_served_without_a_search(&sandbox, "THIRD_VARIABLE");
 }
 
 /// It starts one baker for all its processes.
@@ -106,22 +112,35 @@ fn what_was_left_before_a_run_starts_nobody_behind_it() {
     let Some(behind) = Behind::with("names that were left before a run", real_command()) else {
         return;
     };
-    let run = |autobake| {
+    let run = |variable, autobake| {
         let mut command = behind.command();
         command.args(["run", "-q"]).arg(example("client"));
         command.args(["behind", "ignoring"]);
         command.env("OCLCACHE_RECORD", "inline");
-        behind
-            .sandbox
-            .run(command.env("OCLCACHE_AUTOBAKE", autobake))
-            .ok();
+        command.env("OCLCACHE_AUTOBAKE", autobake);
+        behind.sandbox.run(command.env(variable, "1")).ok();
         behind.ended();
+        are_gathered(&behind.sandbox)
     };
-    run("0");
-    run("1");
-    assert!(!are_gathered(&behind.sandbox));
-    behind.sandbox.oclcache(&["bake"]).ok();
-    assert!(are_gathered(&behind.sandbox), "they were left");
+    assert!(!run("FIRST_VARIABLE", "0"));
+    assert!(!run("FIRST_VARIABLE", "1"));
+    assert!(run("SECOND_VARIABLE", "1"), "its process has searched");
+}
+
+/// The next process with these variables does not search, so it asks for nobody.
+#[test]
+fn names_are_gathered_behind_a_program_that_does_not_compile() {
+    let Some(mut behind) = Behind::with("names and a failing build", real_command()) else {
+        return;
+    };
+    behind.sandbox.set("OCLCACHE_RECORD", "inline");
+    let sandbox = &behind.sandbox;
+    let mut command = sandbox.kernel_in(&sandbox.path("home"), "");
+    fs::write(sandbox.path("home/kernel.cl"), "#error it fails\n").expect("written");
+    let ran = sandbox.run(command.env("FIRST_VARIABLE", "1"));
+    assert_eq!(sandbox.stat("failed"), 1, "{}", ran.stderr);
+    behind.ended();
+    is_not_searched_for(&behind.sandbox, "SECOND_VARIABLE");
 }
 
 /// A process that only reads what another one has found is no reason for a baker: what stops one stops the next, for ever.
@@ -171,7 +190,7 @@ fn names_are_gathered_behind_a_program_that_alone_has_a_cache_or_may_write_to_it
         behind.sandbox.set(variable, "0");
         with(&behind.sandbox, "FIRST_VARIABLE");
         behind.ended();
-        is_not_searched_for(&behind.sandbox, "SECOND_VARIABLE");
+        is_served_without_a_search(&behind.sandbox, "SECOND_VARIABLE");
     }
 }
 

@@ -410,7 +410,7 @@ fn a_forked_child_is_served_with_what_its_parent_was_building() {
     parent.tell();
     let (said, log) = parent.ended();
     assert_eq!(said, "child: build 0 exit 0\nbuild: code 0\n", "{log}");
-    assert_eq!(sandbox.compilations(), 1);
+    assert_eq!(sandbox.compilations(), 1, "{log}");
     counted(&sandbox, 1, 1, 0);
 }
 
