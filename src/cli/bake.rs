@@ -191,7 +191,7 @@ impl BakeArgs {
                     Ok(work) => work,
                     Err(failure) if tried.is_empty() && !is_audited => return Err(failure),
                     Err(failure) => {
-                        locked(&report).trouble = Some(failure.message);
+                        locked(&report).trouble.get_or_insert(failure.message);
                         break;
                     }
                 };
@@ -229,8 +229,7 @@ impl BakeArgs {
                 if !audits.is_empty() {
                     run(audits);
                 } else if lock.take().is_none() {
-                    // Nothing was left while the lock was free: a program that has left something since then has started a baker
-                    // that got it.
+                    // Nothing was left when the lock was free: the baker of a program that has left something since then gets it.
                     break;
                 }
             }

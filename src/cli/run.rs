@@ -98,10 +98,16 @@ impl RunArgs {
             program.env("OCLCACHE_VENDORS", vendors);
         }
         program.env_remove(REMOTE_KEY);
-        let before =
-            usable_store(&config).map_or_else(|| Ok(FileStates::new()), |store| states(&store));
         // A run inside another one leaves what it compiled to that.
         let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
+        let may_start = is_outer
+            && !self.bake
+            && autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
+        let known = || match usable_store(&config) {
+            Some(store) => states(&store).ok(),
+            None => Some(FileStates::new()),
+        };
+        let before = may_start.then(known).flatten();
         let sharing = is_outer.then(|| RunSharing::begin(&config));
         let ended = run_to_end(&mut program, &self.command[0]);
         let run = place.finish();
@@ -131,12 +137,10 @@ impl RunArgs {
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
         let may_store = !(is_unseen || config.readonly() || config.disables_all());
         let store = may_store.then(|| usable_store(&config)).flatten();
-        let may_start = || autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
-        let are_left = |store| {
-            let before = before.as_ref();
-            before.is_ok_and(|before| names::are_left_since(store, before))
+        let names_are_left = || match (&store, &before) {
+            (Some(store), Some(before)) => names::are_left_since(store, before),
+            _ => false,
         };
-        let names_are_left = || may_start() && store.as_ref().is_some_and(are_left);
         // A user who has interrupted the program does not want to wait.
         if self.bake && status.signal().is_none() {
             if recipes > 0 {

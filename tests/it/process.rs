@@ -301,6 +301,34 @@ fn a_constructor_may_wait_for_a_thread_that_builds_or_makes_kernels() {
     }
 }
 
+/// It has names to be gathered by then, for which a process is to be started at the end.
+#[test]
+fn a_constructor_may_wait_for_a_build_that_has_begun_before() {
+    for source_fails in [false, true] {
+        let mut sandbox = Sandbox::stub();
+        sandbox.set("OCLCACHE_AUTOBAKE", "1");
+        sandbox.set("STUB_BUILD_MS", "900");
+        let file = sandbox.write("code", if source_fails { "#error" } else { "code" });
+        sandbox.set("STUB_CODE_FILE", file);
+        let run = |way| {
+            let mut command = sandbox.command(way, "timeout");
+            command
+                .arg("30")
+                .arg(example("client"))
+                .arg("plugin-behind");
+            sandbox.run(command.arg(example("libplugin.so"))).ok()
+        };
+        let bare = run(Way::Bare);
+        let ran = run(Way::Cached);
+        assert_eq!(ran.stdout, bare.stdout, "{source_fails}: {}", ran.stderr);
+        let [failed, bypassed] = ["failed", "bypassed"].map(|name| sandbox.stat(name));
+        assert_eq!(
+            [failed, bypassed],
+            [source_fails, !source_fails].map(u64::from)
+        );
+    }
+}
+
 /// The program is killed if it asks the kernel for one mapping, or for the filters of its system calls, as in a sandbox that lists
 /// which requests it knows.
 fn forbid_requests(command: &mut Command) {

@@ -1,6 +1,6 @@
 //! A library that uses OpenCL in its constructor, and closes the loader again before the constructor ends. With `PLUGIN_THREAD` in the
 //! environment it builds and makes kernels (`build`), or only makes kernels (`kernel`), in a thread, for which the constructor waits; or it
-//! makes kernels in many threads at once (`kernels`).
+//! makes kernels in many threads at once (`kernels`). With `PLUGIN_PIPE`, a descriptor, it only waits until the pipe is closed.
 //!
 //! It prints what it has got, as `client` does: nothing that differs from run to run.
 
@@ -10,6 +10,9 @@
 #![allow(clippy::print_stdout)]
 
 use std::ffi::{CStr, c_void};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::FromRawFd;
 use std::ptr;
 
 use libloading::Library;
@@ -34,6 +37,13 @@ extern "C" fn constructor() {
 }
 
 fn used() -> Result<String, &'static str> {
+    if let Ok(pipe) = std::env::var("PLUGIN_PIPE") {
+        let pipe = pipe.parse().map_err(|_| "descriptor")?;
+        // SAFETY: the program has opened it for this library.
+        let mut pipe = unsafe { File::from_raw_fd(pipe) };
+        let read = pipe.read_to_end(&mut Vec::new());
+        return read.map(|_| "waited".into()).map_err(|_| "pipe");
+    }
     let loader = std::env::var("CLIENT_LOADER").unwrap_or_else(|_| "libOpenCL.so.1".to_owned());
     // SAFETY: a loader's constructors have no preconditions. It is closed when this function ends.
     let library = unsafe { Library::new(loader) }.map_err(|_| "loader")?;

@@ -18,6 +18,7 @@
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
 //! | `exit HOW [build] [N]` | ends while N threads build, with OpenCL in use to the last |
 //! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
+//! | `plugin-behind PATH` | opens a library whose constructor waits for a build that has begun before |
 //! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
 //! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
 //! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
@@ -149,6 +150,7 @@ fn dispatch() -> Result<(), String> {
         "bake" => behind::found(arguments),
         "exit" => exits::section(arguments),
         "plugin" => plugins::section(arguments),
+        "plugin-behind" => plugins::behind(arguments),
         "forks" => forks::section(&session()?, arguments),
         "compilelink" => compilelink::section(&session()?),
         "link" => link::section(&session()?),
