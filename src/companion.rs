@@ -6,9 +6,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use once_cell::race::OnceBox;
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::process::{geteuid, getppid};
 
+use crate::driver::path_of;
 use crate::{log, trust};
 
 /// The path of the command, if the package sets one at build time.
@@ -21,6 +23,18 @@ pub const REMOTE_HELPER: &str = "oclcache-remote";
 /// Variables that are meant for the application: those of the ICD loaders, and those that load libraries. Some variables of drivers
 /// begin with `OPENCL_` as well (Intel's CPU runtime: OPENCL_PROGRAM_COMPILE_OPTIONS).
 const OF_APPLICATION: [&str; 4] = ["OCL_ICD_*", "OPENCL_LAYER*", "LD_PRELOAD", "LD_AUDIT"];
+
+static OWN_LIBRARY: OnceBox<Option<PathBuf>> = OnceBox::new();
+
+/// The path of this library; None: the dynamic linker does not know it.
+///
+/// It is asked once, when the library is loaded: later the linker may be busy with a library whose constructor waits for a build (see
+/// `linker_lock`).
+pub fn own_library() -> Option<&'static Path> {
+    let own = own_library as fn() -> Option<&'static Path>;
+    let path = OWN_LIBRARY.get_or_init(|| Box::new(path_of(own as usize)));
+    path.as_deref()
+}
 
 /// Whether a variable is meant for the application, and passed to none of our programs.
 pub fn is_for_application(name: &OsStr) -> bool {

@@ -17,7 +17,7 @@ use once_cell::race::OnceBox;
 use super::RUN_VARIABLE;
 use crate::companion;
 use crate::config::{self, Config, Name, ValueSource};
-use crate::driver::{Driver, path_of};
+use crate::driver::Driver;
 use crate::first_process::is_about_to_end_with_ours;
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
@@ -72,6 +72,7 @@ struct Ready {
 
 /// Records the state of the process when the library is loaded.
 pub fn born() {
+    companion::own_library();
     BIRTH.get_or_init(|| {
         Box::new(Birth {
             generation: generation(),
@@ -126,8 +127,8 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
     if let Some(why) = refusal(config, birth.ends_all) {
         return Err(why);
     }
-    let library = path_of(born as fn() as usize).ok_or("the library's path is not known")?;
-    let command = companion::trusted(&library, companion::COMMAND)?;
+    let library = companion::own_library().ok_or("the library's path is not known")?;
+    let command = companion::trusted(library, companion::COMMAND)?;
     Ok(Ready {
         start: bake(&command, config, &config::list(&Driver::libraries()))?,
         generation: birth.generation,

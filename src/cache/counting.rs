@@ -9,7 +9,6 @@ use super::attribution::Attribution;
 use super::plan::Plan;
 use super::{Cache, autobake};
 use crate::driver::Driver;
-use crate::linker_lock;
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::CachedProgram;
@@ -101,12 +100,7 @@ impl Cache {
 
     /// Leaves names that nobody has gathered to a baker, so that the next new variable needs no search.
     fn have_names_gathered(&self) {
-        if !self.lacks_names.load(Ordering::Relaxed) {
-            return;
-        }
-        // To prepare its start asks the dynamic linker. It is left to the next build while a library is opened, whose constructor may
-        // wait for this one.
-        if linker_lock::is_busy_for_long() || !self.lacks_names.swap(false, Ordering::Relaxed) {
+        if !self.lacks_names.swap(false, Ordering::Relaxed) {
             return;
         }
         // On a file system that is read-only every process would start one, for nothing.

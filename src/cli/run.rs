@@ -100,9 +100,8 @@ impl RunArgs {
         program.env_remove(REMOTE_KEY);
         // A run inside another one leaves what it compiled to that.
         let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
-        let may_start = is_outer
-            && !self.bake
-            && autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
+        let may_start =
+            is_outer && autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
         let known = || match usable_store(&config) {
             Some(store) => states(&store).ok(),
             None => Some(FileStates::new()),

@@ -4,13 +4,12 @@
 //! meant for the application alone: so it reads the same settings. Unlike the baker it is also started in batch jobs and containers,
 //! where it ends early by itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::protocol::{PROTOCOL, VERSION};
 use crate::companion::{self, REMOTE_HELPER};
-use crate::driver::path_of;
 use crate::proc_file;
 use crate::spawn_detached::Start;
 use crate::store::stats::RUN_VARIABLE;
@@ -34,8 +33,8 @@ static IS_TOLD: AtomicBool = AtomicBool::new(false);
 /// Why there is none, as a message.
 pub fn helper() -> Result<PathBuf, String> {
     // For the command the system gives no path that begins with a slash.
-    let own = path_of(helper as fn() -> Result<PathBuf, String> as usize);
-    let own = own.filter(|path| path.is_absolute());
+    let own = companion::own_library().filter(|path| path.is_absolute());
+    let own = own.map(Path::to_owned);
     let own = own.or_else(|| proc_file::running_program().ok());
     let own = own.ok_or("the library's path is not known")?;
     companion::trusted(&own, REMOTE_HELPER)

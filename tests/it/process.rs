@@ -307,25 +307,27 @@ fn a_constructor_may_wait_for_a_build_that_has_begun_before() {
     for source_fails in [false, true] {
         let mut sandbox = Sandbox::stub();
         sandbox.set("OCLCACHE_AUTOBAKE", "1");
-        sandbox.set("STUB_BUILD_MS", "900");
+        sandbox.set("OCLCACHE_LOG", "debug");
+        // No build ends before the constructor runs.
+        sandbox.set("STUB_HELD", sandbox.path("held"));
+        sandbox.set("PLUGIN_REMOVES", sandbox.path("held"));
         let file = sandbox.write("code", if source_fails { "#error" } else { "code" });
         sandbox.set("STUB_CODE_FILE", file);
         let run = |way| {
+            sandbox.write("held", "");
             let mut command = sandbox.command(way, "timeout");
-            command
-                .arg("30")
-                .arg(example("client"))
-                .arg("plugin-behind");
-            sandbox.run(command.arg(example("libplugin.so"))).ok()
+            command.arg("30").arg(example("client"));
+            command.arg("plugin-behind").arg(example("libplugin.so"));
+            sandbox.run(&mut command).ok()
         };
         let bare = run(Way::Bare);
         let ran = run(Way::Cached);
-        assert_eq!(ran.stdout, bare.stdout, "{source_fails}: {}", ran.stderr);
+        let log = &ran.stderr;
+        assert_eq!(ran.stdout, bare.stdout, "{source_fails}: {log}");
+        assert!(log.contains("names of variables were looked for"), "{log}");
         let [failed, bypassed] = ["failed", "bypassed"].map(|name| sandbox.stat(name));
-        assert_eq!(
-            [failed, bypassed],
-            [source_fails, !source_fails].map(u64::from)
-        );
+        let expected = [source_fails, !source_fails].map(u64::from);
+        assert_eq!([failed, bypassed], expected, "{log}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A library that uses OpenCL in its constructor, and closes the loader again before the constructor ends. With `PLUGIN_THREAD` in the
 //! environment it builds and makes kernels (`build`), or only makes kernels (`kernel`), in a thread, for which the constructor waits; or it
-//! makes kernels in many threads at once (`kernels`). With `PLUGIN_PIPE`, a descriptor, it only waits until the pipe is closed.
+//! makes kernels in many threads at once (`kernels`). With `PLUGIN_PIPE`, a descriptor, it only removes the file
+//! `PLUGIN_REMOVES` and waits until the pipe is closed.
 //!
 //! It prints what it has got, as `client` does: nothing that differs from run to run.
 
@@ -39,6 +40,8 @@ extern "C" fn constructor() {
 fn used() -> Result<String, &'static str> {
     if let Ok(pipe) = std::env::var("PLUGIN_PIPE") {
         let pipe = pipe.parse().map_err(|_| "descriptor")?;
+        let held = std::env::var("PLUGIN_REMOVES").map_err(|_| "file")?;
+        std::fs::remove_file(held).map_err(|_| "file")?;
         // SAFETY: the program has opened it for this library.
         let mut pipe = unsafe { File::from_raw_fd(pipe) };
         let read = pipe.read_to_end(&mut Vec::new());
