@@ -142,6 +142,8 @@ impl Flavor for Compressor {
 /// destructor, which the dynamic linker notes (see `linker_lock`).
 static DECOMPRESSOR: Mutex<Option<DCtx<'static>>> = Mutex::new(None);
 
+/// The postcard encoding of what [`encode`] made.
+///
 /// # Errors
 /// There is no memory for it, or it is damaged.
 fn decompress(compressed: &[u8]) -> io::Result<Vec<u8>> {

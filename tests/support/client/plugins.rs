@@ -11,12 +11,12 @@ use crate::session::Session;
 /// `plugin-behind PATH`: opens the library while a thread builds, for which its constructor waits.
 pub fn behind(arguments: &[String]) -> Result<(), String> {
     let path = arguments.first().ok_or("which library?")?;
-    let session = Session::open()?;
-    let program = session.program("__kernel void f(__global uint *out) { out[0] = 4; }\n");
     let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
     let reader = reader.into_raw_fd().to_string();
-    // SAFETY: this program has no other thread yet that reads the environment.
+    // SAFETY: this program has no other thread yet, and no driver that could have one.
     unsafe { std::env::set_var("PLUGIN_PIPE", reader) };
+    let session = Session::open()?;
+    let program = session.program("__kernel void f(__global uint *out) { out[0] = 4; }\n");
     let handle = program as usize;
     let (tell, told) = std::sync::mpsc::channel();
     let code = std::thread::scope(|scope| {
