@@ -9,13 +9,15 @@
 //! driver is code: who can replace it runs code in the program without us. (A build-id, by which other libraries are identified, is any
 //! bytes that their maker puts there.) Configuration that users write is smaller and has SHA-256. Texts of programs and their headers are
 //! digested elsewhere, by SHA-256 as well. What is left is data of more than 1 MiB that a script in place of a linker names.
+//!
+//! To copy a file from the system's memory takes longer than to look at it, so who looks for something in the same files may read along.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -33,6 +35,9 @@ const MAX_SIZE: u64 = 64 << 30;
 /// Small enough for the reserve (see `reserve`) if the system has no memory left.
 const BUFFER: usize = 64 << 10;
 
+/// How many bytes before the new ones a reader along gets, as far as the file has them.
+pub const OVERLAP: usize = 256;
+
 /// What is digested begins with one of these, so that no file is taken for the values of another's parts.
 const OF_CONTENT: &[u8] = &[0];
 const OF_PARTS: &[u8] = &[1];
@@ -45,6 +50,31 @@ pub struct SeenFile<'a> {
     pub state: FileFingerprint,
 }
 
+/// Reads files along while their digests are computed.
+pub trait ReadAlong: Sync {
+    /// Begins with a file that is open in the state in which it was seen. None: its content does not matter.
+    fn begin<'a>(&'a self, file: &Arc<File>) -> Option<Box<dyn ReadFileAlong + 'a>>;
+}
+
+/// Reads one file along.
+pub trait ReadFileAlong: Send + Sync {
+    /// Takes some bytes, which lie at this place in the file. Those from `new` on were not given before, and up to [`OVERLAP`] that lie
+    /// before them were. Called on several threads, in any order.
+    fn read(&self, bytes: &[u8], new: usize, place: u64);
+
+    /// All of the file was given, and has this digest.
+    fn end(&self, digest: &[u8; 32]);
+}
+
+/// Nobody reads along.
+pub struct Alone;
+
+impl ReadAlong for Alone {
+    fn begin<'a>(&'a self, _file: &Arc<File>) -> Option<Box<dyn ReadFileAlong + 'a>> {
+        None
+    }
+}
+
 /// A file that is being read. It is opened by who reads a part first, and closed by who reads the last one: where opening asks a
 /// server, or makes the system forget what it has read, it is done once, and all parts are of one file.
 struct ReadFile<'a> {
@@ -52,12 +82,15 @@ struct ReadFile<'a> {
     opened: Mutex<Option<Arc<File>>>,
     /// The number of parts that nobody has read.
     left: AtomicU64,
+    along: &'a dyn ReadAlong,
+    /// Set when the file is opened.
+    reads_along: OnceLock<Option<Box<dyn ReadFileAlong + 'a>>>,
     stop: &'a Stop,
 }
 
 /// A part of a file, or all of a small one.
-struct Part<'a> {
-    file: &'a ReadFile<'a>,
+struct Part<'f, 'a> {
+    file: &'f ReadFile<'a>,
     start: u64,
     length: u64,
 }
@@ -74,15 +107,21 @@ enum Value {
 ///
 /// # Errors
 /// For a file that cannot be read, or that is or gets into another state, and for those that are not read when the work is stopped.
-pub fn of_files(files: &[SeenFile<'_>], stop: &Stop) -> Vec<io::Result<[u8; 32]>> {
+pub fn of_files(
+    files: &[SeenFile<'_>],
+    along: &dyn ReadAlong,
+    stop: &Stop,
+) -> Vec<io::Result<[u8; 32]>> {
     let read_file = |seen| ReadFile {
         seen,
         opened: Mutex::default(),
         left: AtomicU64::new(SeenFile::part_count(seen)),
+        along,
+        reads_along: OnceLock::new(),
         stop,
     };
     let read_files: Vec<ReadFile<'_>> = files.iter().map(read_file).collect();
-    let parts: Vec<Part<'_>> = read_files
+    let parts: Vec<Part<'_, '_>> = read_files
         .iter()
         .flat_map(|file| {
             let (size, parts) = (file.seen.state.size(), file.seen.part_count());
@@ -97,13 +136,17 @@ pub fn of_files(files: &[SeenFile<'_>], stop: &Stop) -> Vec<io::Result<[u8; 32]>
         })
         .collect();
     let mut values = parallel_files::map(&parts, |part| part.length, Part::value).into_iter();
-    let of_file = |file| {
-        let count = SeenFile::part_count(file) as usize;
+    let of_file = |file: &ReadFile<'_>| {
+        let count = file.seen.part_count() as usize;
         let values: Vec<io::Result<Value>> = values.by_ref().take(count).collect();
         let values: io::Result<Vec<Value>> = values.into_iter().collect();
-        Ok(digest_of(values?))
+        let digest = digest_of(values?);
+        if let Some(Some(reads_along)) = file.reads_along.get() {
+            reads_along.end(&digest);
+        }
+        Ok(digest)
     };
-    files.iter().map(of_file).collect()
+    read_files.iter().map(of_file).collect()
 }
 
 /// The digest of a regular file that has this content and says its true size, of up to [`MAX_SIZE`].
@@ -139,7 +182,9 @@ impl ReadFile<'_> {
         }
         let file = regular_file::open_seen(self.seen.path)?;
         let (file, _) = file.ok_or_else(regular_file::is_none)?;
-        Ok(opened.insert(Arc::new(file)).clone())
+        let file = Arc::new(file);
+        self.reads_along.get_or_init(|| self.along.begin(&file));
+        Ok(opened.insert(file).clone())
     }
 
     /// Another part was read.
@@ -150,7 +195,7 @@ impl ReadFile<'_> {
     }
 }
 
-impl Part<'_> {
+impl Part<'_, '_> {
     fn value(&self) -> io::Result<Value> {
         let opened = self.file.stop.check().and_then(|()| self.file.open());
         let value = opened.and_then(|file| self.value_in(&file));
@@ -177,20 +222,8 @@ impl Part<'_> {
     fn whole(&self, file: &File) -> io::Result<[u8; 32]> {
         let mut hash = Sha256::new();
         hash.update(OF_CONTENT);
-        let mut buffer = vec![0; BUFFER];
-        let mut at = 0;
-        loop {
-            self.file.stop.check()?;
-            match file.read_at(&mut buffer, at) {
-                Ok(0) => return Ok(hash.finalize().into()),
-                Ok(length) => {
-                    hash.update(&buffer[..length]);
-                    at += length as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.read(file, None, |bytes| hash.update(bytes))?;
+        Ok(hash.finalize().into())
     }
 
     /// The value of one of several parts.
@@ -199,16 +232,43 @@ impl Part<'_> {
     /// Also if the file has fewer bytes than its state says.
     fn part(&self, file: &File) -> io::Result<u128> {
         let mut hash = Xxh3::new();
-        let mut buffer = vec![0; BUFFER];
-        let (mut at, end) = (self.start, self.start + self.length);
-        while at < end {
+        let end = self.start + self.length;
+        self.read(file, Some(end), |bytes| hash.update(bytes))?;
+        Ok(hash.digest128())
+    }
+
+    /// Calls the function with all bytes up to this place, or to the end of the file.
+    fn read(&self, file: &File, end: Option<u64>, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        let along = self.file.reads_along.get().and_then(Option::as_deref);
+        let mut buffer = vec![0; OVERLAP + BUFFER];
+        let mut at = self.start;
+        // How many bytes of the buffer lie before the new ones.
+        let mut known = match along {
+            Some(_) => OVERLAP.min(at as usize),
+            None => 0,
+        };
+        file.read_exact_at(&mut buffer[..known], at - known as u64)?;
+        while end.is_none_or(|end| at < end) {
             self.file.stop.check()?;
-            let length = (end - at).min(BUFFER as u64) as usize;
-            file.read_exact_at(&mut buffer[..length], at)?;
-            hash.update(&buffer[..length]);
+            let most = end.map_or(BUFFER as u64, |end| (end - at).min(BUFFER as u64));
+            let room = &mut buffer[known..][..most as usize];
+            let length = match file.read_at(room, at) {
+                Ok(0) if end.is_none() => break,
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            each(&room[..length]);
+            if let Some(along) = along {
+                let filled = known + length;
+                along.read(&buffer[..filled], known, at - known as u64);
+                known = OVERLAP.min(filled);
+                buffer.copy_within(filled - known..filled, 0);
+            }
             at += length as u64;
         }
-        Ok(hash.digest128())
+        Ok(())
     }
 }
 
@@ -266,7 +326,10 @@ mod tests {
             path
         });
         let files = paths.each_ref().map(|path| seen(path));
-        for (length, digest) in lengths.iter().zip(of_files(&files, &Stop::default())) {
+        for (length, digest) in lengths
+            .iter()
+            .zip(of_files(&files, &Alone, &Stop::default()))
+        {
             let expected = of_content(&content[..*length]);
             assert_eq!(digest.expect("read"), expected, "{length}");
         }
@@ -287,7 +350,7 @@ mod tests {
             .and_then(|file| file.set_len(PART))
             .expect("truncated");
         std::fs::remove_file(&paths[2]).expect("removed");
-        let digests = of_files(&files, &Stop::default());
+        let digests = of_files(&files, &Alone, &Stop::default());
         assert!(digests[0].is_err() && digests[2].is_err());
         let expected = of_content(&vec![0; 2 * PART as usize]);
         assert_eq!(digests[1].as_ref().expect("read"), &expected);
@@ -303,9 +366,9 @@ mod tests {
         });
         let files = paths.each_ref().map(|path| seen(path));
         let stop = Stop::within(std::time::Duration::from_secs(60));
-        assert!(of_files(&files, &stop).iter().all(Result::is_ok));
+        assert!(of_files(&files, &Alone, &stop).iter().all(Result::is_ok));
         stop.set();
-        assert!(of_files(&files, &stop).iter().all(Result::is_err));
+        assert!(of_files(&files, &Alone, &stop).iter().all(Result::is_err));
     }
 
     #[test]
@@ -336,11 +399,81 @@ mod tests {
         assert_eq!(different.len(), digests.len());
     }
 
+    /// Keeps what it reads along, of files that are not empty.
+    #[derive(Default)]
+    struct Keeper {
+        pieces: Mutex<Vec<(u64, Vec<u8>)>>,
+        digests: Mutex<Vec<[u8; 32]>>,
+    }
+
+    impl ReadAlong for Keeper {
+        fn begin<'a>(&'a self, file: &Arc<File>) -> Option<Box<dyn ReadFileAlong + 'a>> {
+            let length = file.metadata().expect("a file").len();
+            (length > 0).then(|| Box::new(self) as Box<dyn ReadFileAlong>)
+        }
+    }
+
+    impl ReadFileAlong for &Keeper {
+        fn read(&self, bytes: &[u8], new: usize, place: u64) {
+            assert_eq!(new, OVERLAP.min(place as usize + new));
+            let new_place = place + new as u64;
+            let mut pieces = self.pieces.lock();
+            pieces.push((new_place, bytes[new..].to_vec()));
+            pieces.push((place, bytes[..new].to_vec()));
+        }
+
+        fn end(&self, digest: &[u8; 32]) {
+            self.digests.lock().push(*digest);
+        }
+    }
+
+    #[test]
+    fn who_reads_along_gets_all_bytes_once_with_those_before_and_the_digest() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("file");
+        let part = PART as usize;
+        for length in [0, 1, BUFFER, BUFFER + 7, part, part + 1, 20 * part + 5] {
+            let content: Vec<u8> = (0..length as u32)
+                .map(|at| (at.wrapping_mul(at) >> 5) as u8)
+                .collect();
+            std::fs::write(&path, &content).expect("written");
+            let keeper = Keeper::default();
+            let digests = of_files(&[seen(&path)], &keeper, &Stop::default());
+            let digest = of_content(&content);
+            assert!(matches!(&digests[..], [Ok(found)] if *found == digest));
+            let (pieces, digests) = (keeper.pieces.lock(), keeper.digests.lock());
+            assert_eq!(*digests, [digest].repeat((length > 0).into()), "{length}");
+            let mut bytes = 0;
+            for (index, (place, piece)) in pieces.iter().enumerate() {
+                let place = *place as usize;
+                assert!(content[place..].starts_with(piece), "{length} {place}");
+                bytes += if index % 2 == 0 { piece.len() } else { 0 };
+            }
+            assert_eq!(bytes, length);
+        }
+    }
+
+    #[test]
+    fn who_reads_along_gets_no_digest_of_a_file_that_has_changed() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, vec![1; 2 * PART as usize]).expect("written");
+        let files = [seen(&path)];
+        File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| io::Write::write_all(&mut file, b"more"))
+            .expect("written");
+        let keeper = Keeper::default();
+        assert!(of_files(&files, &keeper, &Stop::default())[0].is_err());
+        assert!(keeper.digests.lock().is_empty());
+    }
+
     #[test]
     fn a_file_that_says_that_it_is_empty_is_read() {
         let path = Path::new("/proc/self/cmdline");
         let content = std::fs::read(path).expect("read");
-        let digest = of_files(&[seen(path)], &Stop::default())
+        let digest = of_files(&[seen(path)], &Alone, &Stop::default())
             .pop()
             .expect("one");
         assert!(!content.is_empty());
@@ -359,6 +492,8 @@ mod tests {
             seen: &seen,
             opened: Mutex::default(),
             left: AtomicU64::new(1),
+            along: &Alone,
+            reads_along: OnceLock::new(),
             stop: &Stop::default(),
         };
         let part = |start, length| {

@@ -6,19 +6,25 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::Cache;
+use crate::content_digest::ReadAlong;
 use crate::driver::content_value;
 use crate::driver::file_memory::FileMemory;
 use crate::driver::look::FactBytes;
-use crate::store::library_facts;
+use crate::store::{Store, library_facts};
 
 impl FileMemory for Cache {
     fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
         self.digests.digest(self.store(), path)
     }
 
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        let digests = self.digests.digests(self.store(), paths).into_iter();
-        digests.map(|digest| Ok(content_value(&digest?))).collect()
+    fn identities(&self, paths: &[&Path], along: &dyn ReadAlong) -> Vec<io::Result<Vec<u8>>> {
+        let digests = self.digests.digests(self.store(), paths, along);
+        let identity = |digest: io::Result<_>| Ok(content_value(&digest?));
+        digests.into_iter().map(identity).collect()
+    }
+
+    fn knows_no_driver(&self) -> bool {
+        self.store().is_some_and(Store::is_unused)
     }
 
     fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {

@@ -26,6 +26,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Cache, bake, first_build};
 use crate::config::Config;
+use crate::content_digest::ReadAlong;
 use crate::descriptors;
 use crate::driver::content_value;
 use crate::driver::file_memory::FileMemory;
@@ -80,9 +81,13 @@ impl FileMemory for EarlyMemory {
         self.digests.digest(None, path)
     }
 
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        let digests = self.digests.digests(None, paths).into_iter();
+    fn identities(&self, paths: &[&Path], along: &dyn ReadAlong) -> Vec<io::Result<Vec<u8>>> {
+        let digests = self.digests.digests(None, paths, along).into_iter();
         digests.map(|digest| Ok(content_value(&digest?))).collect()
+    }
+
+    fn knows_no_driver(&self) -> bool {
+        true
     }
 
     fn facts(&self, _identity: &[u8; 32]) -> io::Result<Option<File>> {

@@ -171,7 +171,9 @@ impl BakeArgs {
                     progress.ended(&item);
                     locked(&report).add(&store, item, verdict);
                 }
-                WorkerEvent::Trouble(why) => locked(&report).trouble = Some(why),
+                WorkerEvent::Trouble(why) => {
+                    locked(&report).trouble.get_or_insert(why);
+                }
             });
             progress.finish();
             put_off

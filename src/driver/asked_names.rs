@@ -30,7 +30,7 @@ pub(super) const MAGIC: &[u8] = b"oclcasked6";
 /// How many searches are made, the first of them while the driver compiles. Three take the time of gathering.
 pub(super) const MAX_SEARCHES: u32 = 4;
 /// More names are gathered rather than searched for: of many, most of what is in a library must be looked at closely.
-const MAX_NAMES: usize = 1 << 10;
+pub(super) const MAX_NAMES: usize = 1 << 10;
 
 /// Where a library was when it was searched, and in which state: the file there now may be anybody's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

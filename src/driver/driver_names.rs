@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::asked_names::{self, AskedNames, MAX_SEARCHES};
 use super::file_memory::FileMemory;
-use super::name_search::search;
+use super::library_texts::LibraryTexts;
 use super::names::{self, Names};
 use super::real_paths::says_what_is_there;
 use super::scanned_library::ScannedLibrary;
@@ -21,6 +22,8 @@ pub struct DriverNames(Mutex<Vec<NamesOfList>>);
 struct NamesOfList {
     libraries: Vec<ScannedLibrary>,
     identity: [u8; 32],
+    /// What was found in them until this process searches.
+    texts: Arc<LibraryTexts>,
     /// Whether names occur that this process has looked for.
     answers: HashMap<Vec<u8>, bool>,
     /// How often this process has searched: where nothing can be kept, no file counts.
@@ -32,8 +35,16 @@ struct NamesOfList {
 impl DriverNames {
     /// The names in these libraries.
     pub(super) fn of(libraries: Vec<ScannedLibrary>) -> DriverNames {
+        DriverNames::after_reading(libraries, LibraryTexts::default())
+    }
+
+    /// The same. `texts`: what was found in some of them.
+    pub(super) fn after_reading(
+        libraries: Vec<ScannedLibrary>,
+        texts: LibraryTexts,
+    ) -> DriverNames {
         let names = DriverNames::default();
-        names.add(libraries);
+        names.add_with(libraries, texts);
         names
     }
 
@@ -47,7 +58,11 @@ impl DriverNames {
     }
 
     /// Adds the names in libraries that are not known yet.
-    pub(super) fn add(&self, mut libraries: Vec<ScannedLibrary>) {
+    pub(super) fn add(&self, libraries: Vec<ScannedLibrary>) {
+        self.add_with(libraries, LibraryTexts::default());
+    }
+
+    fn add_with(&self, mut libraries: Vec<ScannedLibrary>, texts: LibraryTexts) {
         libraries.retain(|library| !self.has_library(library));
         libraries.sort();
         libraries.dedup();
@@ -56,6 +71,7 @@ impl DriverNames {
             self.0.lock().push(NamesOfList {
                 libraries,
                 identity,
+                texts: Arc::new(texts),
                 answers: HashMap::new(),
                 searches: 0,
                 names: None,
@@ -104,7 +120,7 @@ impl DriverNames {
     /// A library cannot be read for now.
     pub fn look_for(&self, wanted: &[Vec<u8>], memory: &dyn FileMemory) -> io::Result<()> {
         for index in 0..self.changes() {
-            let (libraries, identity, wanted, may_search) = {
+            let (libraries, identity, texts, wanted, may_search) = {
                 let list = &self.0.lock()[index];
                 let is_new = |name: &&Vec<u8>| !list.answers.contains_key(*name);
                 let wanted: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
@@ -112,11 +128,19 @@ impl DriverNames {
                     continue;
                 }
                 let may_search = list.searches < MAX_SEARCHES;
-                (list.libraries.clone(), list.identity, wanted, may_search)
+                let libraries = list.libraries.clone();
+                let texts = list.texts.clone();
+                (libraries, list.identity, texts, wanted, may_search)
+            };
+            let libraries = ReadLibraries {
+                libraries: &libraries,
+                identity: &identity,
+                texts: &texts,
             };
             // Without the lock: the libraries may have to be read.
-            let found = find(&libraries, &identity, &wanted, may_search, memory)?;
+            let found = libraries.find(&wanted, may_search, memory)?;
             let list = &mut self.0.lock()[index];
+            list.texts = Arc::default();
             match found {
                 Found::All(names) => {
                     list.names.get_or_insert(names);
@@ -144,58 +168,72 @@ enum Found {
     Wanted(HashMap<Vec<u8>, bool>, bool),
 }
 
-/// Finds out whether these names occur in the libraries of this identity: from what earlier processes have found, or by searching or
-/// gathering. What is found is left to later processes.
-///
-/// `may_search`: this process has not searched too often already.
-///
-/// # Errors
-/// A library cannot be read for now.
-fn find(
-    libraries: &[ScannedLibrary],
-    identity: &[u8; 32],
-    wanted: &[Vec<u8>],
-    may_search: bool,
-    memory: &dyn FileMemory,
-) -> io::Result<Found> {
-    if let Some(names) = Names::recall(identity, memory) {
-        return Ok(Found::All(names));
-    }
-    let mut asked = AskedNames::recall(identity, memory);
-    // What is wanted of one list may be known of another.
-    let is_new =
-        |name: &&Vec<u8>| asked.occurs(name).is_none() && memory.occurs(identity, name).is_none();
-    let new: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
-    if !new.is_empty() {
-        if !may_search || asked.are_too_many_with(new.len()) {
-            return Names::gather(libraries, identity, memory).map(Found::All);
+/// Libraries of this identity, and what was found in some of them.
+struct ReadLibraries<'a> {
+    libraries: &'a [ScannedLibrary],
+    identity: &'a [u8; 32],
+    texts: &'a LibraryTexts,
+}
+
+impl ReadLibraries<'_> {
+    /// Finds out whether these names occur in them: from what earlier processes have found, or by searching or
+    /// gathering. What is found is left to later processes.
+    ///
+    /// `may_search`: this process has not searched too often already.
+    ///
+    /// # Errors
+    /// A library cannot be read for now.
+    fn find(
+        &self,
+        wanted: &[Vec<u8>],
+        may_search: bool,
+        memory: &dyn FileMemory,
+    ) -> io::Result<Found> {
+        let ReadLibraries {
+            libraries,
+            identity,
+            texts,
+        } = *self;
+        if let Some(names) = Names::recall(identity, memory) {
+            return Ok(Found::All(names));
         }
-        let places = asked_names::places(libraries, memory);
-        let started = Instant::now();
-        match search(libraries, &new, memory) {
-            Ok(occur) => {
-                let ms = started.elapsed().as_millis();
-                tracing::debug!(
-                    libraries = libraries.len(),
-                    names = new.len(),
-                    ms,
-                    "names of variables were looked for"
-                );
-                asked.add(new.iter().zip(occur), places.clone(), memory);
-                // Where nothing can be kept, nobody can gather. Each search asks once, so that a baker which fails is not started for
-                // ever.
-                let kept = AskedNames::recall(identity, memory);
-                if kept.are_left_at(&places) && kept.occurs(&new[0]).is_some() {
-                    memory.lacks_names();
-                }
+        let mut asked = AskedNames::recall(identity, memory);
+        // What is wanted of one list may be known of another.
+        let is_new = |name: &&Vec<u8>| {
+            asked.occurs(name).is_none() && memory.occurs(identity, name).is_none()
+        };
+        let new: Vec<Vec<u8>> = wanted.iter().filter(is_new).cloned().collect();
+        if !new.is_empty() {
+            if !may_search || asked.are_too_many_with(new.len()) {
+                return Names::gather(libraries, identity, memory).map(Found::All);
             }
-            Err(error) if says_what_is_there(&error) => return Ok(Found::All(Names::All)),
-            Err(error) => return Err(error),
+            let places = asked_names::places(libraries, memory);
+            let started = Instant::now();
+            match texts.search(libraries, &new, memory) {
+                Ok(occur) => {
+                    let ms = started.elapsed().as_millis();
+                    tracing::debug!(
+                        libraries = libraries.len(),
+                        names = new.len(),
+                        ms,
+                        "names of variables were looked for"
+                    );
+                    asked.add(new.iter().zip(occur), places.clone(), memory);
+                    // Where nothing can be kept, nobody can gather. Each search asks once, so that a baker which fails is not started for
+                    // ever.
+                    let kept = AskedNames::recall(identity, memory);
+                    if kept.are_left_at(&places) && kept.occurs(&new[0]).is_some() {
+                        memory.lacks_names();
+                    }
+                }
+                Err(error) if says_what_is_there(&error) => return Ok(Found::All(Names::All)),
+                Err(error) => return Err(error),
+            }
         }
+        let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
+        let answers = wanted.iter().filter_map(answer).collect();
+        Ok(Found::Wanted(answers, !new.is_empty()))
     }
-    let answer = |name: &Vec<u8>| Some((name.clone(), asked.occurs(name)?));
-    let answers = wanted.iter().filter_map(answer).collect();
-    Ok(Found::Wanted(answers, !new.is_empty()))
 }
 
 #[cfg(test)]

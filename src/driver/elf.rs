@@ -7,6 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use object::elf::{
     DT_AUDIT, DT_AUXILIARY, DT_DEPAUDIT, DT_FILTER, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ,
@@ -30,7 +31,7 @@ const CHUNK: usize = 256 << 10;
 
 /// An ELF file of this machine's word size and byte order.
 pub struct Elf {
-    file: File,
+    file: Arc<File>,
     machine: u16,
     header: [u8; 64],
     segments: Vec<Segment>,
@@ -52,6 +53,8 @@ pub struct Chunk<'a> {
     pub new: usize,
     /// Where the first one is in the file.
     pub place: u64,
+    /// Whether they end what is read, so that nothing that follows is given later.
+    pub is_last: bool,
 }
 
 impl Section {
@@ -135,9 +138,17 @@ impl Elf {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn open(path: &Path) -> io::Result<Option<Elf>> {
-        let Some((file, _)) = regular_file::open(path)? else {
-            return Ok(None);
-        };
+        match regular_file::open(path)? {
+            Some((file, _)) => Elf::of(Arc::new(file)),
+            None => Ok(None),
+        }
+    }
+
+    /// The same of a file that is open.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn of(file: Arc<File>) -> io::Result<Option<Elf>> {
         let mut header = [0; 64];
         match file.read_exact_at(&mut header[..at(64, 52)], 0) {
             Ok(()) => {}
@@ -340,6 +351,7 @@ impl Elf {
                     bytes: &buffer,
                     new: kept,
                     place: at - kept as u64,
+                    is_last: at + length as u64 == range.end,
                 })?;
                 at += length as u64;
                 let rest = buffer.len().saturating_sub(overlap);

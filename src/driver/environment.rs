@@ -2,7 +2,7 @@
 //! runs. An application may change any of them at any time, so they are checked in each call.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::mem;
@@ -402,6 +402,18 @@ impl Driver {
             choice.of(variables);
         }
         choice.unknown.take()
+    }
+
+    /// The names of all variables that a first key may ask for.
+    pub(super) fn names_of_variables(&self) -> Vec<Vec<u8>> {
+        let current = process_variables::current();
+        let first = process_variables::at_start().unwrap_or_default();
+        let all = [&current, &self.opened_in.variables, first];
+        let all = all.into_iter().flat_map(|all| all.split(|byte| *byte == 0));
+        let names = all.filter_map(process_variables::parse);
+        let names = names.map(|(name, _)| name.to_string_lossy().into_owned().into_bytes());
+        let names: BTreeSet<Vec<u8>> = names.chain([FIRST_ENVIRONMENT.to_vec()]).collect();
+        names.into_iter().collect()
     }
 
     /// The part of a key that tells the surroundings of this call.

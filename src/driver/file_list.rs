@@ -4,10 +4,8 @@
 //! depends on the libraries that may be the driver's, and on the value of LD_LIBRARY_PATH. What else the program has loaded is
 //! compared with the list in each process.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +16,10 @@ use serde::{Deserialize, Serialize};
 use super::Driver;
 use super::clang_driver;
 use super::file_memory::FileMemory;
+use super::file_recorder::FileRecorder;
 use super::files::{FileSearch, FilesByPath, matches};
 use super::identity::Unidentified;
+use super::library_texts::LibraryTexts;
 use super::loaded::{self, Object};
 use super::mappings::Mappings;
 use super::needed::needed_by;
@@ -33,7 +33,6 @@ use super::search_memory;
 use super::search_path::{add_new, library_path_at_start, linker_directories, with_subdirectories};
 use crate::file_fingerprint::FileFingerprint;
 use crate::linker_lock;
-use crate::stop::Stop;
 
 /// The files of a driver, all by their real paths.
 #[derive(Serialize, Deserialize)]
@@ -66,72 +65,10 @@ pub(super) struct ListedFiles<'a> {
     pub(super) closure: Vec<usize>,
     pub(super) mappings: Mappings,
     pub(super) watched: WatchedPaths,
+    /// What was found in the libraries that were read for the list.
+    pub(super) texts: LibraryTexts,
     /// When the first of the states was taken.
     pub(super) taken: Instant,
-}
-
-/// Records the identity of each file that a search asks for.
-struct Recorder<'a> {
-    memory: &'a dyn FileMemory,
-    real: &'a RealPaths,
-    identities: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
-}
-
-impl Recorder<'_> {
-    /// Reads the files that the search asks for later, all at once.
-    fn read_ahead(&self, paths: &[&Path]) {
-        let known = self.identities.borrow();
-        let paths = paths
-            .iter()
-            .copied()
-            .filter(|path| !known.contains_key(*path));
-        let paths: Vec<&Path> = paths.collect();
-        drop(known);
-        for path in &paths {
-            self.real.watch(path);
-        }
-        let read = paths.iter().zip(self.memory.identities(&paths));
-        // What cannot be read is asked for again.
-        let read = read.filter_map(|(path, identity)| Some((path.to_path_buf(), identity.ok()?)));
-        self.identities.borrow_mut().extend(read);
-    }
-}
-
-impl FileMemory for Recorder<'_> {
-    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
-        self.real.watch(path);
-        let digest = self.memory.digest(path);
-        digest.inspect_err(|error| self.real.note(error))
-    }
-
-    fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
-        if let Some(known) = self.identities.borrow().get(path) {
-            return Ok(known.clone());
-        }
-        self.real.watch(path);
-        let identity = self.memory.identity(path);
-        let identity = identity.inspect_err(|error| self.real.note(error))?;
-        let mut identities = self.identities.borrow_mut();
-        identities.insert(path.to_owned(), identity.clone());
-        Ok(identity)
-    }
-
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        self.read_ahead(paths);
-        paths.iter().map(|path| self.identity(path)).collect()
-    }
-
-    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
-        self.memory.facts(identity)
-    }
-
-    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
-        self.memory.remember_facts(identity, facts);
-    }
-
-    fn stop(&self) -> Stop {
-        self.memory.stop()
-    }
 }
 
 impl<'a> ListedFiles<'a> {
@@ -151,14 +88,15 @@ impl<'a> ListedFiles<'a> {
             memory.begin(&identity);
             let taken = Instant::now();
             if let Some((list, watched)) = search_memory::recall(&identity, memory) {
-                return Ok::<_, Unidentified>((candidates, taken, list, Ok(watched)));
+                let found = (list, LibraryTexts::default());
+                return Ok::<_, Unidentified>((candidates, taken, found, Ok(watched)));
             }
             let taken = Instant::now();
             let real = RealPaths::default();
-            let list = candidates.search(&real, memory)?;
-            Ok((candidates, taken, list, Err((identity, real))))
+            let found = candidates.search(&real, memory)?;
+            Ok((candidates, taken, found, Err((identity, real))))
         });
-        let (candidates, taken, list, states) = found.ok_or(Unidentified::ForNow)??;
+        let (candidates, taken, (list, texts), states) = found.ok_or(Unidentified::ForNow)??;
         let watched = states.unwrap_or_else(|(identity, real)| {
             search_memory::remember(&identity, &list, real, memory)
         });
@@ -176,6 +114,7 @@ impl<'a> ListedFiles<'a> {
             closure,
             mappings,
             watched,
+            texts,
             taken,
         })
     }
@@ -373,13 +312,15 @@ impl<'a> Candidates<'a> {
         reached.into_iter().map(|(index, _)| index).collect()
     }
 
+    /// The list, and what was found in the libraries that were read for it.
+    ///
     /// # Errors
     /// Something could not be looked at.
     fn search(
         &self,
         real: &RealPaths,
         memory: &dyn FileMemory,
-    ) -> Result<DriverFileList, Unidentified> {
+    ) -> Result<(DriverFileList, LibraryTexts), Unidentified> {
         let mut places = vec![PathBuf::new(); self.objects.len()];
         for index in &self.indices {
             let object = &self.objects[*index];
@@ -387,11 +328,11 @@ impl<'a> Candidates<'a> {
                 places[*index] = real.of(&object.path).unwrap_or_default();
             }
         }
-        let recorder = Recorder {
-            memory,
-            real,
-            identities: RefCell::default(),
+        let texts = match memory.knows_no_driver() {
+            true => LibraryTexts::looking_for(self.driver.names_of_variables()),
+            false => LibraryTexts::default(),
         };
+        let recorder = FileRecorder::new(memory, real, texts);
         let own = self.objects.iter().filter(|object| self.is_own(object));
         let own = own.map(|object| object.path.as_path());
         let compilers = match self.driver.profile.tools.is_empty() {
@@ -452,7 +393,6 @@ impl<'a> Candidates<'a> {
             &loaded,
             &directories,
             libraries,
-            real,
             is_known,
             &recorder,
         );
@@ -471,6 +411,7 @@ impl<'a> Candidates<'a> {
         });
         let opened = opened.collect();
         let places = self.indices.iter().map(|index| places[*index].clone());
+        let (identities, texts) = recorder.end();
         let list = DriverFileList {
             places: places.collect(),
             files: found,
@@ -478,11 +419,11 @@ impl<'a> Candidates<'a> {
             to_be_opened: needed.files,
             compilers,
             by_name,
-            identities: recorder.identities.into_inner().into_iter().collect(),
+            identities: identities.into_iter().collect(),
             opened,
         };
         match (real.is_complete(), real.has_unlistable()) {
-            (true, _) => Ok(list),
+            (true, _) => Ok((list, texts)),
             (false, true) => Err(Unidentified::ForGood),
             (false, false) => Err(Unidentified::ForNow),
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::identity::content_value;
 use super::look::FactBytes;
 use super::search_memory;
+use crate::content_digest::ReadAlong;
 use crate::file_fingerprint::FileFingerprint;
 use crate::key::ingredients::sha256;
 use crate::stop::Stop;
@@ -65,9 +66,13 @@ pub trait FileMemory {
     fn identity(&self, path: &Path) -> io::Result<Vec<u8>> {
         Ok(content_value(&self.digest(path)?))
     }
-    /// The identities of several files.
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
+    /// The identities of several files. `along` reads those along that are not remembered.
+    fn identities(&self, paths: &[&Path], _along: &dyn ReadAlong) -> Vec<io::Result<Vec<u8>>> {
         paths.iter().map(|path| self.identity(path)).collect()
+    }
+    /// Whether no process has left anything about a driver yet, so that all is soon asked for.
+    fn knows_no_driver(&self) -> bool {
+        false
     }
     /// Stops the work for which the memory is asked.
     fn stop(&self) -> Stop {

@@ -415,7 +415,7 @@ impl Driver {
         // The order of loading and of directory entries has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
-        let names = DriverNames::of(scanned);
+        let names = DriverNames::after_reading(scanned, listed.texts);
         let late = Late::new(ingredients, *changes, objects);
         Ok(KnownIdentity {
             files,

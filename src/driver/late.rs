@@ -85,7 +85,9 @@ impl Late {
 
     /// Whether no library came since [`Late::look`].
     pub fn is_current(&self) -> bool {
-        self.state.lock().changes == loaded::changes()
+        // Without the lock: the linker is asked.
+        let then = self.state.lock().changes;
+        then == loaded::changes()
     }
 
     /// Whether the files that came later are what they were; else the path of one that is not.

@@ -181,10 +181,12 @@ impl DriverLibrary {
     }
 
     fn was_open(path: &Path) -> bool {
-        let mut known = WERE_OPEN.lock();
-        *known
-            .entry(path.to_owned())
-            .or_insert_with(|| Self::is_open(path))
+        if let Some(known) = WERE_OPEN.lock().get(path) {
+            return *known;
+        }
+        // Without the lock: the linker is asked.
+        let is_open = Self::is_open(path);
+        *WERE_OPEN.lock().entry(path.to_owned()).or_insert(is_open)
     }
 
     /// Whether all functions of the driver were handed out through us, since the library was not open before.

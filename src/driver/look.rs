@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use super::file_memory::{FileMemory, list_identity};
 use super::identity::HOLDS;
+use crate::content_digest::ReadAlong;
 use crate::file_fingerprint::FileFingerprint;
 use crate::framing;
 use crate::key::ingredients::sha256;
@@ -155,8 +156,12 @@ impl FileMemory for Look<'_> {
         self.memory.digest(path)
     }
 
-    fn identities(&self, paths: &[&Path]) -> Vec<io::Result<Vec<u8>>> {
-        self.memory.identities(paths)
+    fn identities(&self, paths: &[&Path], along: &dyn ReadAlong) -> Vec<io::Result<Vec<u8>>> {
+        self.memory.identities(paths, along)
+    }
+
+    fn knows_no_driver(&self) -> bool {
+        self.memory.knows_no_driver()
     }
 
     fn facts(&self, identity: &Digest) -> io::Result<Option<File>> {

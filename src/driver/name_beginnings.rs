@@ -277,6 +277,7 @@ mod tests {
                 bytes: &data[first..data.len().min(new + size)],
                 new: new - first,
                 place: place + first as u64,
+                is_last: new + size >= data.len(),
             }
         };
         (0..data.len()).step_by(size).map(chunk).collect()

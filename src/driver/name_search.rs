@@ -3,11 +3,12 @@
 //! The first process of an empty cache directory asks for the names of its own variables, some dozens. To gather the 200,000 names of
 //! the driver's libraries for later processes was most of what it did before its first build. See `asked_names`.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use super::file_memory::FileMemory;
 use super::name_ends::MIN_LENGTH;
-use super::name_traces::read_traces;
+use super::name_traces::{Trace, read_traces};
 use super::names::traces_of;
 use super::scanned_library::ScannedLibrary;
 
@@ -20,25 +21,72 @@ pub(super) fn search(
     names: &[Vec<u8>],
     memory: &dyn FileMemory,
 ) -> io::Result<Vec<bool>> {
-    let of_names: Vec<Option<Vec<Vec<u8>>>> = names.iter().map(|name| traces_of(name)).collect();
-    let wanted = WantedTraces::of(of_names.iter().flatten().flatten().map(Vec::as_slice));
+    let wanted = WantedNames::of(names);
     let of_each = read_traces(libraries, memory, |traces| {
-        let mut found = vec![false; wanted.traces.len()];
+        let mut found = wanted.none_found();
         traces.each(|trace| {
-            wanted.note(trace.as_bytes(), &mut found);
+            wanted.note(&trace, &mut found);
             Ok(())
         })?;
         Ok(found)
     })?;
-    let is_there = |trace: &Vec<u8>| {
-        let place = wanted.traces.binary_search(&trace.as_slice());
-        place.is_ok_and(|place| of_each.iter().any(|found| found[place]))
-    };
-    let occurs = |traces: &Option<Vec<Vec<u8>>>| match traces {
-        None => true,
-        Some(traces) => traces.iter().any(is_there),
-    };
-    Ok(of_names.iter().map(occurs).collect())
+    let mut found = wanted.none_found();
+    for of_one in &of_each {
+        found.add(of_one);
+    }
+    let occurs = |name: &Vec<u8>| wanted.occurs(name, &found).unwrap_or(true);
+    Ok(names.iter().map(occurs).collect())
+}
+
+/// Names that are looked for.
+pub(super) struct WantedNames {
+    /// The traces of each; None: it counts in every library.
+    names: BTreeMap<Vec<u8>, Option<Vec<Vec<u8>>>>,
+    traces: WantedTraces,
+}
+
+/// Which of the traces of such names were found.
+#[derive(Clone)]
+pub(super) struct FoundTraces(Vec<bool>);
+
+impl FoundTraces {
+    /// Adds those that were found elsewhere.
+    pub fn add(&mut self, other: &FoundTraces) {
+        for (one, other) in self.0.iter_mut().zip(&other.0) {
+            *one |= other;
+        }
+    }
+}
+
+impl WantedNames {
+    pub fn of(names: &[Vec<u8>]) -> WantedNames {
+        let names = names.iter().map(|name| (name.clone(), traces_of(name)));
+        let names: BTreeMap<_, _> = names.collect();
+        WantedNames {
+            traces: WantedTraces::of(names.values().flatten().flatten().cloned()),
+            names,
+        }
+    }
+
+    pub fn none_found(&self) -> FoundTraces {
+        FoundTraces(vec![false; self.traces.traces.len()])
+    }
+
+    /// Notes which of their traces are in this one.
+    #[inline]
+    pub fn note(&self, trace: &Trace<'_>, found: &mut FoundTraces) {
+        self.traces.note(trace.as_bytes(), &mut found.0);
+    }
+
+    /// Whether the name occurs where these traces are. None: it is not looked for.
+    pub fn occurs(&self, name: &[u8], found: &FoundTraces) -> Option<bool> {
+        let is_found = |trace: &Vec<u8>| {
+            let place = self.traces.traces.binary_search(trace);
+            place.is_ok_and(|place| found.0[place])
+        };
+        let traces = self.names.get(name)?.as_ref();
+        Some(traces.is_none_or(|traces| traces.iter().any(is_found)))
+    }
 }
 
 /// The last bytes that decide whether a trace is looked at closely. No trace that is looked for is shorter.
@@ -47,18 +95,18 @@ const LAST: usize = MIN_LENGTH;
 const BITS: usize = 1 << 15;
 
 /// Traces of names that are looked for. A trace is found if one in a library ends in it.
-struct WantedTraces<'a> {
+struct WantedTraces {
     /// Ascending.
-    traces: Vec<&'a [u8]>,
+    traces: Vec<Vec<u8>>,
     /// The last bytes of each and its place in the list, ascending.
     by_last: Vec<([u8; LAST], usize)>,
     /// A bit for the last bytes of each. What ends otherwise, as nearly all does, costs one look.
     bits: Vec<u64>,
 }
 
-impl<'a> WantedTraces<'a> {
-    fn of(traces: impl Iterator<Item = &'a [u8]>) -> WantedTraces<'a> {
-        let mut traces: Vec<&[u8]> = traces.collect();
+impl WantedTraces {
+    fn of(traces: impl Iterator<Item = Vec<u8>>) -> WantedTraces {
+        let mut traces: Vec<Vec<u8>> = traces.collect();
         traces.sort_unstable();
         traces.dedup();
         let places = traces.iter().enumerate();
@@ -93,7 +141,7 @@ impl<'a> WantedTraces<'a> {
         let first = self.by_last.partition_point(|(other, _)| other < last);
         let alike = self.by_last[first..].iter();
         for (_, place) in alike.take_while(|(other, _)| other == last) {
-            found[*place] |= trace.ends_with(self.traces[*place]);
+            found[*place] |= trace.ends_with(&self.traces[*place]);
         }
     }
 }

@@ -8,12 +8,23 @@ use std::io;
 
 use memchr::memmem;
 
+use super::elf::{Chunk, Elf, Section};
 use super::file_memory::FileMemory;
-use super::name_beginnings::{self, Beginning, each_constant, each_in_code};
-use super::name_ends::{LENGTH, MIN_LENGTH, each_end};
+use super::name_beginnings::{self, Beginning, each_constant};
+use super::name_ends::{self, LENGTH, MIN_LENGTH, each_end};
 use super::scanned_library::{Part, ScannedLibrary, read_parts};
 
-/// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources.
+/// How much of a chunk of data must lie before its new bytes.
+pub(super) const OVERLAP: usize = {
+    let (of_ends, of_beginnings) = (name_ends::OVERLAP, name_beginnings::OVERLAP);
+    if of_ends > of_beginnings {
+        of_ends
+    } else {
+        of_beginnings
+    }
+};
+/// Text in every library with Rust code: its standard library, which reads variables, names one and its own sources. Shorter than
+/// [`OVERLAP`].
 const OF_RUST: [&[u8]; 2] = [b"RUST_BACKTRACE", b"/rustc/"];
 
 /// What a name may have left.
@@ -30,6 +41,51 @@ impl Trace<'_> {
             Trace::Text(text) => text,
             Trace::Beginning(beginning) => beginning.as_bytes(),
         }
+    }
+}
+
+/// Tells libraries with Rust code.
+pub(super) struct OfRust([memmem::Finder<'static>; 2]);
+
+impl OfRust {
+    pub fn new() -> OfRust {
+        OfRust(OF_RUST.map(memmem::Finder::new))
+    }
+
+    /// Whether these data are of such a library.
+    pub fn is_in(&self, data: &[u8]) -> bool {
+        self.0.iter().any(|text| text.find(data).is_some())
+    }
+
+    /// Whether the compilers that made a library say that it is one.
+    pub fn is_said_by(elf: &Elf, sections: &[Section]) -> bool {
+        memmem::find(&elf.comment(sections), b"rustc version").is_some()
+    }
+}
+
+/// Calls the function with each trace in a chunk of data, whatever language it is of.
+///
+/// # Errors
+/// Those of the function.
+pub(super) fn each_in_data(
+    chunk: &Chunk<'_>,
+    mut each: impl FnMut(Trace<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    each_end(chunk, |end| each(Trace::Text(&chunk.bytes[..end])))?;
+    each_constant(chunk, |beginning| each(Trace::Beginning(beginning)))
+}
+
+/// The same for machine code.
+///
+/// # Errors
+/// Those of the function.
+pub(super) fn each_in_code(
+    chunk: &Chunk<'_>,
+    mut each: impl FnMut(Trace<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    match name_beginnings::ARE_IN_CODE {
+        true => name_beginnings::each_in_code(chunk, |beginning| each(Trace::Beginning(beginning))),
+        false => Ok(()),
     }
 }
 
@@ -55,35 +111,20 @@ impl Traces<'_> {
     pub fn each(&self, mut each: impl FnMut(Trace<'_>) -> io::Result<()>) -> io::Result<()> {
         match self.of {
             Kind::OfAll { is_of_rust } => {
-                self.each_in_data(is_of_rust, &mut each)?;
+                let of_rust = OfRust::new();
+                self.part.each_chunk_of_data(OVERLAP, |chunk| {
+                    is_of_rust.set(is_of_rust.get() || of_rust.is_in(chunk.bytes));
+                    each_in_data(&chunk, &mut each)
+                })?;
                 if !name_beginnings::ARE_IN_CODE {
                     return Ok(());
                 }
                 let overlap = name_beginnings::OVERLAP;
-                self.part.each_chunk_of_code(overlap, |chunk| {
-                    each_in_code(&chunk, |beginning| each(Trace::Beginning(beginning)))
-                })
+                self.part
+                    .each_chunk_of_code(overlap, |chunk| each_in_code(&chunk, &mut each))
             }
             Kind::Capitals => self.each_of_capitals(each),
         }
-    }
-
-    fn each_in_data(
-        &self,
-        is_of_rust: &Cell<bool>,
-        mut each: impl FnMut(Trace<'_>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let [backtrace, sources] = OF_RUST.map(memmem::Finder::new);
-        let overlap = LENGTH.max(name_beginnings::OVERLAP);
-        self.part.each_chunk_of_data(overlap, |chunk| {
-            let data = chunk.bytes;
-            if !is_of_rust.get() {
-                let is_rusts = backtrace.find(data).is_some() || sources.find(data).is_some();
-                is_of_rust.set(is_rusts);
-            }
-            each_end(data, chunk.new, |end| each(Trace::Text(&data[..end])))?;
-            each_constant(&chunk, |beginning| each(Trace::Beginning(beginning)))
-        })
     }
 
     fn each_of_capitals(
@@ -121,8 +162,7 @@ pub(super) fn read_traces<R: Send + Sync>(
     read: impl Fn(&Traces) -> io::Result<R> + Sync,
 ) -> io::Result<Vec<R>> {
     let of_all = read_parts(libraries, memory, |part| {
-        let comment = part.elf.comment(&part.elf.sections()?);
-        let is_of_rust = Cell::new(memmem::find(&comment, b"rustc version").is_some());
+        let is_of_rust = Cell::new(OfRust::is_said_by(&part.elf, &part.elf.sections()?));
         let of = Kind::OfAll {
             is_of_rust: &is_of_rust,
         };

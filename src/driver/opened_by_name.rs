@@ -17,8 +17,9 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::elf::Elf;
+use super::elf::{Chunk, Elf};
 use super::file_memory::{FileMemory, list_identity};
+use super::file_recorder::FileRecorder;
 use super::key_neutral::is_neutral;
 use super::loaded::Object;
 use super::needed::needed_by;
@@ -35,18 +36,24 @@ const MAX_BYTES: u64 = 1 << 20;
 const READ_AT_ONCE: usize = 16 << 10;
 /// Longer names are not those of libraries.
 const MAX_LENGTH: usize = 96;
+/// How much of a chunk of data must lie before its new bytes: a name, and what a name has before its extension once more.
+pub(super) const OVERLAP: usize = 2 * MAX_LENGTH;
 /// 30 are usual.
 const MAX_NAMES: usize = 4096;
 const EXTENSION: &[u8] = b".so";
 
 /// Names of files.
-type FileNames = BTreeSet<Vec<u8>>;
+pub(super) type FileNames = BTreeSet<Vec<u8>>;
 
 /// The names of libraries that occur in the data of these: remembered, or else read now and remembered.
 ///
 /// # Errors
 /// One cannot be read, or has more names than a library can have.
-fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<FileNames> {
+pub(super) fn names(
+    libraries: &[ScannedLibrary],
+    recorder: &FileRecorder<'_>,
+) -> io::Result<FileNames> {
+    let memory: &dyn FileMemory = recorder;
     let identity = list_identity(MAGIC, identities(libraries).into_iter());
     let known = memory.facts(&identity).ok().flatten();
     if let Some(names) = known.and_then(|file| remembered(file, &identity)) {
@@ -56,15 +63,23 @@ fn names(libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<Fi
         true => Err(io::Error::from(io::ErrorKind::InvalidData)),
         false => Ok(()),
     };
-    let of_each = read_parts(libraries, memory, |part| {
+    let mut names = FileNames::new();
+    let mut unread = Vec::new();
+    for library in libraries {
+        match recorder.texts.files_in(library) {
+            Some(files) => names.extend(files),
+            None => unread.push(library.clone()),
+        }
+    }
+    let of_each = read_parts(&unread, memory, |part| {
         let mut names = FileNames::new();
-        part.each_chunk_of_data(2 * MAX_LENGTH, |chunk| {
-            add_names(chunk.bytes, &mut names);
+        part.each_chunk_of_data(OVERLAP, |chunk| {
+            add_names(&chunk, &mut names);
             check(&names)
         })?;
         Ok(names)
     })?;
-    let names: FileNames = of_each.into_iter().flat_map(|(_, names)| names).collect();
+    names.extend(of_each.into_iter().flat_map(|(_, names)| names));
     check(&names)?;
     let listed: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     memory.remember_facts(
@@ -103,9 +118,12 @@ const fn is_in_a_file_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.')
 }
 
-/// Adds the names that occur in a text. One that begins with `lib` may be the end of a longer text, because linkers merge texts, and
+/// Adds the names that occur in a chunk of data. One that begins with `lib` may be the end of a longer text, because linkers merge texts, and
 /// in Rust another text may follow it. Any other stands alone, or behind a directory.
-fn add_names(text: &[u8], names: &mut FileNames) {
+///
+/// Of the chunks of a section, each name is in just one, however the section is cut: in that which has the second byte behind it.
+pub(super) fn add_names(chunk: &Chunk<'_>, names: &mut FileNames) {
+    let text = chunk.bytes;
     for at in memmem::find_iter(text, EXTENSION) {
         let before = text[..at].iter().rev();
         let length = before
@@ -120,7 +138,8 @@ fn add_names(text: &[u8], names: &mut FileNames) {
             let rest = &text[end + 1..];
             end += 1 + rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         }
-        if end - start > MAX_LENGTH {
+        let is_here = end + 1 >= chunk.new && (end + 1 < text.len() || chunk.is_last);
+        if end - start > MAX_LENGTH || !is_here {
             continue;
         }
         let name = &text[start..end];
@@ -164,10 +183,10 @@ pub fn all(
     loaded: &[&Object],
     directories: &[PathBuf],
     needed: Vec<(PathBuf, String)>,
-    real: &RealPaths,
     is_known: impl Fn(&Path) -> bool,
-    memory: &dyn FileMemory,
+    recorder: &FileRecorder<'_>,
 ) -> OpenedByName {
+    let real = recorder.real;
     let own = scanned.iter().map(|one| directory(&one.path).to_owned());
     let mut beside = Vec::new();
     add_new(&mut beside, own.collect());
@@ -188,7 +207,7 @@ pub fn all(
     let mut paths: HashSet<PathBuf> = HashSet::new();
     while !fresh.is_empty() || !later.is_empty() {
         // Every variable is in the key of a driver that cannot be read, and what it opens is seen when it comes: see `late`.
-        let mut names = real.found(names(&fresh, memory)).unwrap_or_default();
+        let mut names = real.found(names(&fresh, recorder)).unwrap_or_default();
         names.retain(|name| !loaded.iter().any(|object| object.name == *name));
         found.names.extend(names.iter().cloned());
         let is_known = |path: &Path| is_known(path) || paths.contains(path);
@@ -196,12 +215,9 @@ pub fn all(
         fresh.clear();
         later.retain(|(path, _)| paths.insert(path.clone()));
         let places: Vec<&Path> = later.iter().map(|(path, _)| path.as_path()).collect();
-        for path in &places {
-            real.watch(path);
-        }
-        let identities = memory.identities(&places);
-        for ((path, name), identity) in std::mem::take(&mut later).into_iter().zip(identities) {
-            if let Some(identity) = real.found(identity) {
+        recorder.read_ahead(&places);
+        for (path, name) in std::mem::take(&mut later) {
+            if let Some(identity) = real.found(recorder.identity(&path)) {
                 fresh.push(ScannedLibrary {
                     identity,
                     path: path.clone(),
@@ -306,7 +322,13 @@ mod tests {
 
     fn names_in(text: &[u8]) -> Vec<String> {
         let mut names = FileNames::new();
-        add_names(text, &mut names);
+        let chunk = Chunk {
+            bytes: text,
+            new: 0,
+            place: 0,
+            is_last: true,
+        };
+        add_names(&chunk, &mut names);
         let texts = names.iter().map(|name| String::from_utf8_lossy(name));
         texts.map(|name| name.into_owned()).collect()
     }
@@ -335,5 +357,34 @@ mod tests {
         }
         let long = [&[0][..], &[b'a'; MAX_LENGTH], b".so\0"].concat();
         assert_eq!(names_in(&long), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_name_is_found_whole_in_whatever_chunks_the_data_come() {
+        let long = "a".repeat(MAX_LENGTH);
+        let text = format!(
+            "\0/opt/plug_in.so\0libx.so.12.3\0mylibx.solibz.so.2.and\0{long}.so\0lib{long}.so\0libend.so.4"
+        );
+        let text = text.as_bytes();
+        let whole = names_in(text);
+        assert!(whole.contains(&"libend.so.4".to_owned()));
+        for size in 1..text.len() {
+            let mut names = FileNames::new();
+            for new in (0..text.len()).step_by(size) {
+                let first = new.saturating_sub(OVERLAP);
+                let chunk = Chunk {
+                    bytes: &text[first..text.len().min(new + size)],
+                    new: new - first,
+                    place: first as u64,
+                    is_last: new + size >= text.len(),
+                };
+                add_names(&chunk, &mut names);
+            }
+            let names: Vec<_> = names
+                .iter()
+                .map(|name| String::from_utf8_lossy(name))
+                .collect();
+            assert_eq!(names, whole, "{size}");
+        }
     }
 }

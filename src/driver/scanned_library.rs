@@ -94,8 +94,15 @@ pub(super) struct Part {
     code: Vec<Piece>,
 }
 
-/// Where a piece of data or code is in the file, and how many bytes of the same section lie before it.
-type Piece = (Range<u64>, u64);
+/// Some data or code of a section.
+struct Piece {
+    /// Where it is in the file.
+    place: Range<u64>,
+    /// How many bytes of the same section lie before it.
+    before: u64,
+    /// Whether the section ends with it.
+    is_last: bool,
+}
 
 /// Which part of a library.
 struct PartOf<'a> {
@@ -136,7 +143,11 @@ fn cut(places: &[Range<u64>], number: u64, parts: u64) -> Vec<Piece> {
         let taken = length.saturating_sub(first).min(left);
         if taken > 0 {
             let start = place.start + first;
-            pieces.push((start..start + taken, first));
+            pieces.push(Piece {
+                place: start..start + taken,
+                before: first,
+                is_last: first + taken == length,
+            });
         }
         first = first.saturating_sub(length);
         left -= taken;
@@ -176,13 +187,14 @@ impl Part {
         overlap: usize,
         mut each: impl FnMut(Chunk<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        for (place, before) in pieces {
-            let mut known = overlap.min(usize::try_from(*before).unwrap_or(overlap));
-            let place = place.start - known as u64..place.end;
+        for piece in pieces {
+            let mut known = overlap.min(usize::try_from(piece.before).unwrap_or(overlap));
+            let place = piece.place.start - known as u64..piece.place.end;
             self.elf.each_chunk(&[place], overlap, |chunk| {
                 self.stop.check()?;
                 each(Chunk {
                     new: chunk.new.max(std::mem::take(&mut known)),
+                    is_last: chunk.is_last && piece.is_last,
                     ..chunk
                 })
             })?;
@@ -264,10 +276,14 @@ mod tests {
         for parts in 1..40 {
             let cuts = (0..parts).flat_map(|number| cut(&places, number, parts));
             let mut bytes = Vec::new();
-            for (piece, before) in cuts {
-                let place = places.iter().find(|place| place.contains(&piece.start));
-                assert_eq!(piece.start - before, place.expect("a place").start);
-                bytes.extend(piece);
+            for piece in cuts {
+                let section = places
+                    .iter()
+                    .find(|section| section.contains(&piece.place.start))
+                    .expect("a section");
+                assert_eq!(piece.place.start - piece.before, section.start);
+                assert_eq!(piece.is_last, piece.place.end == section.end);
+                bytes.extend(piece.place);
             }
             let all: Vec<u64> = places.iter().cloned().flatten().collect();
             assert_eq!(bytes, all, "{parts}");

@@ -11,7 +11,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Store, TEMPORARY};
-use crate::content_digest::{self, SeenFile};
+use crate::content_digest::{self, Alone, ReadAlong, SeenFile};
 use crate::file_fingerprint::{FileFingerprint, FileSystems, MountIdentity, Seconds, Validity};
 use crate::fork_safety::Mutex;
 use crate::framing;
@@ -97,13 +97,18 @@ impl Digests {
     /// # Errors
     /// The file cannot be read, or changes meanwhile.
     pub fn digest(&self, store: Option<&Store>, path: &Path) -> io::Result<[u8; 32]> {
-        let digest = self.digests(store, &[path]).pop();
+        let digest = self.digests(store, &[path], &Alone).pop();
         digest.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
-    /// The same of several files, which are read on several threads.
-    pub fn digests(&self, store: Option<&Store>, paths: &[&Path]) -> Vec<io::Result<[u8; 32]>> {
-        let mut digests = self.try_digests(store, paths);
+    /// The same of several files, which are read on several threads. `along` reads those along that are not remembered.
+    pub fn digests(
+        &self,
+        store: Option<&Store>,
+        paths: &[&Path],
+        along: &dyn ReadAlong,
+    ) -> Vec<io::Result<[u8; 32]>> {
+        let mut digests = self.try_digests(store, paths, along);
         // Try again: a new link to a file changes its ctime but not its content.
         for _ in 1..ATTEMPTS {
             let failed: Vec<usize> = (0..paths.len())
@@ -113,14 +118,22 @@ impl Digests {
                 break;
             }
             let again: Vec<&Path> = failed.iter().map(|index| paths[*index]).collect();
-            for (index, digest) in failed.into_iter().zip(self.try_digests(store, &again)) {
+            for (index, digest) in failed
+                .into_iter()
+                .zip(self.try_digests(store, &again, along))
+            {
                 digests[index] = digest;
             }
         }
         digests
     }
 
-    fn try_digests(&self, store: Option<&Store>, paths: &[&Path]) -> Vec<io::Result<[u8; 32]>> {
+    fn try_digests(
+        &self,
+        store: Option<&Store>,
+        paths: &[&Path],
+        along: &dyn ReadAlong,
+    ) -> Vec<io::Result<[u8; 32]>> {
         let seen: Vec<io::Result<Seen>> = paths.iter().map(|path| self.see(store, path)).collect();
         let mut unknown: Vec<SeenFile<'_>> = Vec::new();
         for (path, seen) in paths.iter().zip(&seen) {
@@ -133,7 +146,7 @@ impl Digests {
         }
         let mut read = unknown
             .iter()
-            .zip(content_digest::of_files(&unknown, &self.stop))
+            .zip(content_digest::of_files(&unknown, along, &self.stop))
             .peekable();
         let digest_of = |(path, seen): (&&Path, _)| match seen {
             Ok(Seen::Known(digest)) => Ok(digest),
@@ -328,7 +341,7 @@ mod tests {
         let first = Digests::new();
         // One file, also if several paths lead there.
         let read = first
-            .digests(Some(&store), &[&settled, &settled])
+            .digests(Some(&store), &[&settled, &settled], &Alone)
             .into_iter();
         let [digest, again] = &read.map(|digest| digest.expect("read")).collect::<Vec<_>>()[..]
         else {
