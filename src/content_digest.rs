@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
@@ -48,6 +48,9 @@ pub struct SeenFile<'a> {
     pub path: &'a Path,
     /// Its state.
     pub state: FileFingerprint,
+    /// Whether a change since it was opened would show in its state. Else it is not read along: what is known of it when it is opened
+    /// may be of another content than its digest.
+    pub is_settled: bool,
 }
 
 /// Reads files along while their digests are computed.
@@ -58,11 +61,11 @@ pub trait ReadAlong: Sync {
 
 /// Reads one file along.
 pub trait ReadFileAlong: Send + Sync {
-    /// Takes some bytes, which lie at this place in the file. Those from `new` on were not given before, and up to [`OVERLAP`] that lie
-    /// before them were. Called on several threads, in any order.
+    /// Takes some bytes, which lie at this place in the file. The new ones begin at `new`, behind [`OVERLAP`] others, as far as the file
+    /// has them. Called on several threads, in any order, and again with the same ones if it panics.
     fn read(&self, bytes: &[u8], new: usize, place: u64);
 
-    /// All of the file was given, and has this digest.
+    /// All bytes that the file says it has were given, and have this digest.
     fn end(&self, digest: &[u8; 32]);
 }
 
@@ -83,8 +86,10 @@ struct ReadFile<'a> {
     /// The number of parts that nobody has read.
     left: AtomicU64,
     along: &'a dyn ReadAlong,
-    /// Set when the file is opened.
+    /// Set when the file was opened.
     reads_along: OnceLock<Option<Box<dyn ReadFileAlong + 'a>>>,
+    /// Whether it has fewer bytes than it says.
+    is_short: AtomicBool,
     stop: &'a Stop,
 }
 
@@ -107,17 +112,18 @@ enum Value {
 ///
 /// # Errors
 /// For a file that cannot be read, or that is or gets into another state, and for those that are not read when the work is stopped.
-pub fn of_files(
-    files: &[SeenFile<'_>],
-    along: &dyn ReadAlong,
-    stop: &Stop,
+pub fn of_files<'a>(
+    files: &'a [SeenFile<'a>],
+    along: &'a dyn ReadAlong,
+    stop: &'a Stop,
 ) -> Vec<io::Result<[u8; 32]>> {
-    let read_file = |seen| ReadFile {
+    let read_file = |seen: &'a SeenFile<'a>| ReadFile {
         seen,
         opened: Mutex::default(),
         left: AtomicU64::new(SeenFile::part_count(seen)),
-        along,
+        along: if seen.is_settled { along } else { &Alone },
         reads_along: OnceLock::new(),
+        is_short: AtomicBool::new(false),
         stop,
     };
     let read_files: Vec<ReadFile<'_>> = files.iter().map(read_file).collect();
@@ -141,7 +147,8 @@ pub fn of_files(
         let values: Vec<io::Result<Value>> = values.by_ref().take(count).collect();
         let values: io::Result<Vec<Value>> = values.into_iter().collect();
         let digest = digest_of(values?);
-        if let Some(Some(reads_along)) = file.reads_along.get() {
+        let is_short = file.is_short.load(Ordering::Relaxed);
+        if let (Some(Some(reads_along)), false) = (file.reads_along.get(), is_short) {
             reads_along.end(&digest);
         }
         Ok(digest)
@@ -176,15 +183,22 @@ impl SeenFile<'_> {
 
 impl ReadFile<'_> {
     fn open(&self) -> io::Result<Arc<File>> {
+        let file = self.opened()?;
+        // Without a lock, since something is read: of two who open it at once, one has looked in vain.
+        if self.reads_along.get().is_none() {
+            let _ = self.reads_along.set(self.along.begin(&file));
+        }
+        Ok(file)
+    }
+
+    fn opened(&self) -> io::Result<Arc<File>> {
         let mut opened = self.opened.lock();
         if let Some(file) = &*opened {
             return Ok(file.clone());
         }
         let file = regular_file::open_seen(self.seen.path)?;
         let (file, _) = file.ok_or_else(regular_file::is_none)?;
-        let file = Arc::new(file);
-        self.reads_along.get_or_init(|| self.along.begin(&file));
-        Ok(opened.insert(file).clone())
+        Ok(opened.insert(Arc::new(file)).clone())
     }
 
     /// Another part was read.
@@ -222,7 +236,13 @@ impl Part<'_, '_> {
     fn whole(&self, file: &File) -> io::Result<[u8; 32]> {
         let mut hash = Sha256::new();
         hash.update(OF_CONTENT);
-        self.read(file, None, |bytes| hash.update(bytes))?;
+        let mut length = 0;
+        self.read(file, None, |bytes| {
+            hash.update(bytes);
+            length += bytes.len() as u64;
+        })?;
+        let is_short = length < self.length;
+        self.file.is_short.fetch_or(is_short, Ordering::Relaxed);
         Ok(hash.finalize().into())
     }
 
@@ -244,7 +264,7 @@ impl Part<'_, '_> {
         let mut at = self.start;
         // How many bytes of the buffer lie before the new ones.
         let mut known = match along {
-            Some(_) => OVERLAP.min(at as usize),
+            Some(_) => (OVERLAP as u64).min(at) as usize,
             None => 0,
         };
         file.read_exact_at(&mut buffer[..known], at - known as u64)?;
@@ -290,8 +310,11 @@ mod tests {
     use super::*;
 
     fn seen(path: &Path) -> SeenFile<'_> {
-        let state = FileFingerprint::at(path).expect("a file");
-        SeenFile { path, state }
+        SeenFile {
+            path,
+            state: FileFingerprint::at(path).expect("a file"),
+            is_settled: true,
+        }
     }
 
     #[test]
@@ -470,6 +493,23 @@ mod tests {
     }
 
     #[test]
+    fn who_reads_along_gets_no_digest_of_a_file_that_is_shorter_than_it_says_or_may_change_unseen()
+    {
+        let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let fresh = directory.path().join("file");
+        std::fs::write(&fresh, "content").expect("written");
+        let mut files = [seen(path), seen(&fresh)];
+        files[1].is_settled = false;
+        assert!(std::fs::read(path).expect("read").len() < files[0].state.size() as usize);
+        let keeper = Keeper::default();
+        let digests = of_files(&files, &keeper, &Stop::default());
+        assert!(digests.iter().all(Result::is_ok));
+        assert_eq!(keeper.pieces.lock().len(), 2);
+        assert!(keeper.digests.lock().is_empty());
+    }
+
+    #[test]
     fn a_file_that_says_that_it_is_empty_is_read() {
         let path = Path::new("/proc/self/cmdline");
         let content = std::fs::read(path).expect("read");
@@ -494,6 +534,7 @@ mod tests {
             left: AtomicU64::new(1),
             along: &Alone,
             reads_along: OnceLock::new(),
+            is_short: AtomicBool::new(false),
             stop: &Stop::default(),
         };
         let part = |start, length| {

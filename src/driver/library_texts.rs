@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::asked_names;
 use super::elf::{Chunk, Elf};
 use super::file_memory::FileMemory;
-use super::identity::content_value;
+use super::identity::{build_id_value, content_value};
 use super::name_search::{FoundTraces, WantedNames, search};
 use super::name_traces::{self, OfRust, each_in_code, each_in_data};
 use super::opened_by_name::{self, FileNames, add_names};
@@ -23,6 +23,9 @@ use crate::fork_safety::Mutex;
 
 const _: () = assert!(content_digest::OVERLAP >= name_traces::OVERLAP);
 const _: () = assert!(content_digest::OVERLAP >= opened_by_name::OVERLAP);
+
+/// Others are searched for by themselves: each chunk is compared with each section.
+const MAX_SECTIONS: usize = 1 << 10;
 
 /// What was found in libraries that were read along. By default nothing is looked for.
 #[derive(Default)]
@@ -39,7 +42,7 @@ struct Wanted {
 }
 
 /// What was found in a library, or a part of it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 struct Found {
     files: FileNames,
     names: FoundTraces,
@@ -115,10 +118,11 @@ impl ReadAlong for LibraryTexts {
         let sections = elf.sections().ok()?;
         let (data, code) = (elf.data(&sections), elf.code(&sections));
         let is_complete = data.iter().chain(&code).all(|section| section.end <= size);
-        is_complete.then(|| {
+        (is_complete && sections.len() <= MAX_SECTIONS).then(|| {
             Box::new(Library {
                 texts: self,
                 wanted,
+                build_id: elf.build_id(),
                 data,
                 code,
                 found: Mutex::new(Found {
@@ -135,6 +139,7 @@ impl ReadAlong for LibraryTexts {
 struct Library<'a> {
     texts: &'a LibraryTexts,
     wanted: &'a Wanted,
+    build_id: Option<Vec<u8>>,
     /// Where its data and its code are in the file.
     data: Vec<Range<u64>>,
     code: Vec<Range<u64>>,
@@ -146,7 +151,7 @@ impl ReadFileAlong for Library<'_> {
         let part_of = |section: &Range<u64>| part_of(section, bytes, new, place);
         let wanted = &self.wanted.names;
         let (mut files, mut names) = (FileNames::new(), wanted.none_found());
-        let mut is_of_rust = false;
+        let mut is_of_rust = self.found.lock().is_of_rust;
         let mut note = |trace: name_traces::Trace<'_>| {
             wanted.note(&trace, &mut names);
             Ok(())
@@ -155,13 +160,20 @@ impl ReadFileAlong for Library<'_> {
         for data in self.data.iter().filter_map(part_of) {
             add_names(&data, &mut files);
             is_of_rust = is_of_rust || self.wanted.of_rust.is_in(data.bytes);
-            let _ = each_in_data(&data, &mut note);
+            if !is_of_rust {
+                let _ = each_in_data(&data, &mut note);
+            }
         }
         for code in self.code.iter().filter_map(part_of) {
-            let _ = each_in_code(&code, &mut note);
+            if !is_of_rust {
+                let _ = each_in_code(&code, &mut note);
+            }
         }
         let mut found = self.found.lock();
-        found.files.append(&mut files);
+        // One more than a library can have is as good as all of them.
+        if found.files.len() <= opened_by_name::MAX_NAMES {
+            found.files.extend(files);
+        }
         found.names.add(&names);
         found.is_of_rust |= is_of_rust;
     }
@@ -169,6 +181,10 @@ impl ReadFileAlong for Library<'_> {
     fn end(&self, digest: &[u8; 32]) {
         let found = self.found.lock().clone();
         let mut all = self.texts.found.lock();
+        // What is loaded is known by its build-id.
+        if let Some(build_id) = &self.build_id {
+            all.insert(build_id_value(build_id), found.clone());
+        }
         all.insert(content_value(digest), found);
     }
 }
@@ -190,9 +206,11 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::content_digest::{Alone, OVERLAP, SeenFile};
     use crate::driver::elf::tests::library_of;
     use crate::driver::file_recorder::FileRecorder;
     use crate::driver::loaded_paths;
+    use crate::driver::name_ends::tests::data_of;
     use crate::driver::names::tests::TestMemory;
     use crate::driver::opened_by_name::names;
     use crate::driver::real_paths::RealPaths;
@@ -211,16 +229,21 @@ mod tests {
     impl FileMemory for Reading {
         fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
             let state = FileFingerprint::at(path).ok_or(io::ErrorKind::NotFound)?;
-            let seen = content_digest::SeenFile { path, state };
-            content_digest::of_files(&[seen], &content_digest::Alone, &Stop::default()).remove(0)
+            let seen = SeenFile {
+                path,
+                state,
+                is_settled: true,
+            };
+            content_digest::of_files(&[seen], &Alone, &Stop::default()).remove(0)
         }
 
         fn identities(&self, paths: &[&Path], along: &dyn ReadAlong) -> Vec<io::Result<Vec<u8>>> {
             let seen: Vec<_> = paths
                 .iter()
-                .map(|path| content_digest::SeenFile {
+                .map(|path| SeenFile {
                     path,
                     state: FileFingerprint::at(path).expect("a file"),
+                    is_settled: true,
                 })
                 .collect();
             let digests = content_digest::of_files(&seen, along, &Stop::default());
@@ -358,5 +381,72 @@ mod tests {
         let found: Vec<_> = found.collect();
         assert_eq!(found, [Some(vec![true]), None, None, None]);
         assert!(texts.search(&libraries[3..], &wanted, &memory).is_err());
+    }
+
+    /// Sections that begin and end at any place, one after another, behind gaps, and over each other.
+    #[test]
+    fn what_is_found_is_the_same_in_whatever_pieces_a_file_comes() {
+        const LETTERS: &[u8] = b"\0\0\0AB=/.so.1libso";
+        let names: Vec<Vec<u8>> = (0..256_u32)
+            .map(|number| {
+                (0..4)
+                    .map(|at| b"ABls"[(number >> (2 * at)) as usize % 4])
+                    .collect()
+            })
+            .collect();
+        let texts = LibraryTexts::looking_for(names.clone());
+        let wanted = texts.wanted.as_ref().expect("looking");
+        let file = data_of(LETTERS, 7, 3000);
+        for seed in 0..20 {
+            let borders = data_of(&(0..=255).collect::<Vec<u8>>(), seed, 16);
+            let borders = borders.iter().map(|byte| u64::from(*byte) * 11);
+            let borders: Vec<u64> = borders.collect();
+            let (data, code) = borders.split_at(10);
+            let sections = |borders: &[u64]| -> Vec<Range<u64>> {
+                let pairs = borders.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+                let pairs = pairs.chain([[borders[0], 1500], [1500, 1600], [1600, 3000]]);
+                pairs.map(|[one, two]| one.min(two)..one.max(two)).collect()
+            };
+            let (data, code) = (sections(data), sections(code));
+            let found = |size: usize| {
+                let library = Library {
+                    texts: &texts,
+                    wanted,
+                    build_id: None,
+                    data: data.clone(),
+                    code: code.clone(),
+                    found: Mutex::new(Found {
+                        files: FileNames::new(),
+                        names: wanted.names.none_found(),
+                        is_of_rust: false,
+                    }),
+                };
+                for new in (0..file.len()).step_by(size) {
+                    let first = new.saturating_sub(OVERLAP);
+                    let bytes = &file[first..file.len().min(new + size)];
+                    library.read(bytes, new - first, first as u64);
+                }
+                library.found.lock().clone()
+            };
+            let whole = found(file.len());
+            let mut expected = FileNames::new();
+            for section in &data {
+                let chunk = Chunk {
+                    bytes: &file[section.start as usize..section.end as usize],
+                    new: 0,
+                    place: section.start,
+                    is_last: true,
+                };
+                add_names(&chunk, &mut expected);
+            }
+            assert!(!expected.is_empty() && whole.files == expected, "{seed}");
+            let occurs = |name: &&Vec<u8>| wanted.names.occurs(name, &whole.names) == Some(true);
+            let occurring = names.iter().filter(occurs).count();
+            assert!((1..names.len()).contains(&occurring), "{seed}: {occurring}");
+            for size in [1, 2, 63, 64, 100, 255, 257, 1499, 1500] {
+                let found = found(size);
+                assert!(found == whole, "{seed} {size}");
+            }
+        }
     }
 }

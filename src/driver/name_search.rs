@@ -46,7 +46,7 @@ pub(super) struct WantedNames {
 }
 
 /// Which of the traces of such names were found.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct FoundTraces(Vec<bool>);
 
 impl FoundTraces {

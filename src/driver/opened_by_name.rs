@@ -39,7 +39,7 @@ const MAX_LENGTH: usize = 96;
 /// How much of a chunk of data must lie before its new bytes: a name, and what a name has before its extension once more.
 pub(super) const OVERLAP: usize = 2 * MAX_LENGTH;
 /// 30 are usual.
-const MAX_NAMES: usize = 4096;
+pub(super) const MAX_NAMES: usize = 4096;
 const EXTENSION: &[u8] = b".so";
 
 /// Names of files.

@@ -138,10 +138,14 @@ impl Digests {
         let mut unknown: Vec<SeenFile<'_>> = Vec::new();
         for (path, seen) in paths.iter().zip(&seen) {
             // Another path may lead to a file of the list.
-            if let Ok(Seen::Unknown(state, ..)) = *seen
+            if let Ok(Seen::Unknown(state, validity, _)) = *seen
                 && !unknown.iter().any(|other| other.state == state)
             {
-                unknown.push(SeenFile { path, state });
+                unknown.push(SeenFile {
+                    path,
+                    state,
+                    is_settled: validity != Validity::Moment,
+                });
             }
         }
         let mut read = unknown
