@@ -1,8 +1,14 @@
 //! The host, told from others and from itself before it was restarted.
 
+use std::fs::{metadata, read_link};
+use std::os::unix::fs::MetadataExt;
+
 use once_cell::race::OnceBox;
 
 use crate::proc_file;
+
+/// The name space of host names that the kernel begins with. Its number is the kernel's PROC_UTS_INIT_INO, which no other one gets.
+const FIRST_NAMES: &[u8] = b"uts:[4026531838]";
 
 /// The name of the host. Read once.
 pub fn name() -> &'static [u8] {
@@ -15,4 +21,24 @@ pub fn boot() -> Option<&'static [u8]> {
     static BOOT: OnceBox<Option<Vec<u8>>> = OnceBox::new();
     let read = || Box::new(proc_file::read_line("/proc/sys/kernel/random/boot_id").ok());
     BOOT.get_or_init(read).as_deref()
+}
+
+/// Tells hosts apart by what devices and inodes are of. Read once.
+///
+/// That is the name, but of a container the start of the kernel and the device of its root. Its name is one that nobody has again, as
+/// Docker makes them, or that another one has on another host; the device is that of former containers (measured with overlayfs: the
+/// kernel gives the lowest number that is free, and files have the inodes and times of the image's), and others run beside it with theirs.
+pub fn of_files() -> &'static [u8] {
+    static HOST: OnceBox<Vec<u8>> = OnceBox::new();
+    HOST.get_or_init(|| {
+        let of_container = || {
+            let names = read_link("/proc/self/ns/uts");
+            let has_hosts_name =
+                names.is_ok_and(|names| names.as_os_str().as_encoded_bytes() == FIRST_NAMES);
+            let boot = if has_hosts_name { None } else { boot() }?;
+            let root = metadata("/").map_or(0, |root| root.dev());
+            Some([b"boot ", boot, b" root ", root.to_string().as_bytes()].concat())
+        };
+        Box::new(of_container().unwrap_or_else(|| name().to_vec()))
+    })
 }

@@ -107,7 +107,7 @@ impl AskedNames {
     /// The identity of the libraries, and where they are on this host. Paths of other hosts are left alone: a path may lead to a server
     /// that this one would wait for.
     pub fn libraries(&self) -> (&[u8; 32], &[Place]) {
-        let is_here = self.host == host::name();
+        let is_here = self.host == host::of_files();
         (&self.libraries, if is_here { &self.places } else { &[] })
     }
 
@@ -159,7 +159,7 @@ impl AskedNames {
         self.searches = self.searches.saturating_add(u32::from(is_new));
         self.answers.extend(others.answers);
         self.answers.extend(answers);
-        self.host = host::name().to_vec();
+        self.host = host::of_files().to_vec();
         self.places = places;
         self.keep(memory);
     }

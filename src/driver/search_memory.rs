@@ -26,7 +26,7 @@ const MAGIC: &[u8] = b"oclcsrch10";
 
 /// The identity of a search: of everything outside the file system that its result depends on.
 ///
-/// Hosts that share a cache directory have files of their own, so the name of the host is part of it.
+/// Hosts that share a cache directory have files of their own, so the host is part of it.
 pub fn identity<'a>(inputs: impl Iterator<Item = &'a [u8]>, memory: &dyn FileMemory) -> [u8; 32] {
     let mut wanted = MAGIC.to_vec();
     wanted.extend(VERSION.to_le_bytes());
@@ -36,9 +36,9 @@ pub fn identity<'a>(inputs: impl Iterator<Item = &'a [u8]>, memory: &dyn FileMem
     list_identity(&wanted, inputs)
 }
 
-/// The name of the host, and what this process may read there.
+/// The host, and what this process may read there.
 pub fn reader() -> Vec<u8> {
-    [host::name(), b"\0", &rights()].concat()
+    [host::of_files(), b"\0", &rights()].concat()
 }
 
 /// The name space of users that the kernel begins with. Its number is the kernel's USER_NS_INIT_INO, which no other one gets.

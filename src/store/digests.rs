@@ -271,8 +271,13 @@ fn load(store: &Store) -> Option<Remembered> {
 
 /// A name that no other host has. Device and inode numbers are valid on one host only.
 pub(super) fn host() -> String {
-    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    format!("{:016x}", xxh3_64(&[host::name(), &machine].concat()))
+    let host = host::of_files();
+    // Containers have the number of their image, if any.
+    let machine = match host == host::name() {
+        true => std::fs::read("/etc/machine-id").unwrap_or_default(),
+        false => Vec::new(),
+    };
+    format!("{:016x}", xxh3_64(&[host, &machine].concat()))
 }
 
 /// Whether a name has the form of [`host`].

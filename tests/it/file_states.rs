@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::copies::{DriverCopy, change_last_byte};
 use crate::support::{
-    Driver, Ran, Sandbox, Way, copy_program, example, is_root, plain_command, skipped,
+    Driver, Ran, Sandbox, Way, copy_program, example, is_root, plain_command, skipped, tree,
 };
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
@@ -237,4 +237,27 @@ fn another_image_with_the_times_of_the_former_is_noticed() {
     assert_eq!(builds(&one), [1, 0]);
     assert_eq!(builds(&two), [1, 0]);
     assert_eq!(builds(&one), [0, 0]);
+}
+
+/// As Docker gives each container a name, below a directory that they share. Their files are those of one kernel.
+#[test]
+fn what_is_known_of_the_drivers_files_holds_in_a_container_of_another_name() {
+    let sandbox = with_helper(&["libraries"]);
+    put_helper(&sandbox, "libraries");
+    let named = |name| {
+        let script = "hostname \"$0\" && exec \"$@\"";
+        ["unshare", "--uts", "sh", "-c", script, name]
+    };
+    let [one, other] = ["one", "other"].map(named);
+    let can = plain_command(one[0]).args(&one[1..]).arg("true").output();
+    if !can.is_ok_and(|ran| ran.status.success()) {
+        return skipped("containers with names of their own (unshare)");
+    }
+    std::thread::sleep(SETTLED);
+    assert_eq!(builds(&sandbox, &one), [1, 0]);
+    let known = || ["names", "digests"].map(|kind| tree(&sandbox.path("cache/v1").join(kind)));
+    let before = known();
+    assert!(before.iter().all(|files| !files.is_empty()));
+    assert_eq!(builds(&sandbox, &other), [0, 0]);
+    assert!(known() == before, "the files were looked for again");
 }
