@@ -55,7 +55,7 @@ pub struct SeenFile<'a> {
 
 /// Reads files along while their digests are computed.
 pub trait ReadAlong: Sync {
-    /// Begins with a file that is open in the state in which it was seen. None: its content does not matter.
+    /// Begins with a file that is open in the state in which it was seen, perhaps twice with one file. None: its content does not matter.
     fn begin<'a>(&'a self, file: &Arc<File>) -> Option<Box<dyn ReadFileAlong + 'a>>;
 }
 
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn who_reads_along_gets_no_digest_of_a_file_that_is_shorter_than_it_says_or_may_change_unseen()
     {
-        let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+        let path = Path::new("/sys/devices/system/cpu/online");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let fresh = directory.path().join("file");
         std::fs::write(&fresh, "content").expect("written");

@@ -1,6 +1,6 @@
-//! What is looked for in a driver's libraries while their digests are computed: names of variables, and of libraries to be opened.
+//! What is looked for in a driver's libraries when they are read for the first time: names of variables, and of libraries to be opened.
 //!
-//! The first process of an empty cache directory needs all of these, and most of a file's reading is copying it from the system's memory.
+//! The first process of an empty cache directory needs these, and the digests of libraries without a build-id, and most of a file's reading is copying it from the system's memory.
 //! Intel's CPU runtime, whose libraries have no build-ids, is identified in 160 ms of processor time. It took 230 ms, of which 139 were
 //! copying, while they were read for each of the three.
 
@@ -13,21 +13,20 @@ use std::sync::Arc;
 use super::asked_names;
 use super::elf::{Chunk, Elf};
 use super::file_memory::FileMemory;
-use super::identity::{build_id_value, content_value};
+use super::identity::content_value;
 use super::name_search::{FoundTraces, WantedNames, search};
-use super::name_traces::{self, OfRust, each_in_code, each_in_data};
+use super::name_traces::{self, OfRust, Trace, each_in_code, each_in_data};
 use super::opened_by_name::{self, FileNames, add_names};
-use super::scanned_library::ScannedLibrary;
-use crate::content_digest::{self, ReadAlong, ReadFileAlong};
+use super::scanned_library::{ScannedLibrary, read_parts};
+use crate::content_digest::{OVERLAP, ReadAlong, ReadFileAlong};
 use crate::fork_safety::Mutex;
 
-const _: () = assert!(content_digest::OVERLAP >= name_traces::OVERLAP);
-const _: () = assert!(content_digest::OVERLAP >= opened_by_name::OVERLAP);
+const _: () = assert!(OVERLAP >= name_traces::OVERLAP && OVERLAP >= opened_by_name::OVERLAP);
 
-/// Others are searched for by themselves: each chunk is compared with each section.
+/// Libraries with more are read by themselves: each chunk is compared with each section.
 const MAX_SECTIONS: usize = 1 << 10;
 
-/// What was found in libraries that were read along. By default nothing is looked for.
+/// What was found in libraries that were read. By default nothing is looked for.
 #[derive(Default)]
 pub(super) struct LibraryTexts {
     wanted: Option<Wanted>,
@@ -50,6 +49,49 @@ struct Found {
     is_of_rust: bool,
 }
 
+impl Wanted {
+    fn nothing_found(&self, is_of_rust: bool) -> Found {
+        Found {
+            files: FileNames::new(),
+            names: self.names.none_found(),
+            is_of_rust,
+        }
+    }
+
+    fn look_in_data(&self, chunk: &Chunk<'_>, found: &mut Found) -> io::Result<()> {
+        add_names(chunk, &mut found.files);
+        found.is_of_rust = found.is_of_rust || self.of_rust.is_in(chunk.bytes);
+        match found.is_of_rust {
+            true => Ok(()),
+            false => each_in_data(chunk, |trace| self.note(&trace, found)),
+        }
+    }
+
+    fn look_in_code(&self, chunk: &Chunk<'_>, found: &mut Found) -> io::Result<()> {
+        match found.is_of_rust {
+            true => Ok(()),
+            false => each_in_code(chunk, |trace| self.note(&trace, found)),
+        }
+    }
+
+    #[inline]
+    fn note(&self, trace: &Trace<'_>, found: &mut Found) -> io::Result<()> {
+        self.names.note(trace, &mut found.names);
+        Ok(())
+    }
+}
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        // One more than a library can have is as good as all of them.
+        if self.files.len() <= opened_by_name::MAX_NAMES {
+            self.files.extend(other.files);
+        }
+        self.names.add(&other.names);
+        self.is_of_rust |= other.is_of_rust;
+    }
+}
+
 impl LibraryTexts {
     /// Looks for these names of variables, unless there are so many that all are gathered.
     pub fn looking_for(mut names: Vec<Vec<u8>>) -> LibraryTexts {
@@ -65,13 +107,42 @@ impl LibraryTexts {
         }
     }
 
-    /// The names of libraries that occur in this one; None: it was not read along.
+    /// Reads those of these libraries that were not read along, if anything is looked for.
+    ///
+    /// # Errors
+    /// One cannot be read, is no ELF file or was replaced.
+    pub fn read(&self, libraries: &[ScannedLibrary], memory: &dyn FileMemory) -> io::Result<()> {
+        let Some(wanted) = &self.wanted else {
+            return Ok(());
+        };
+        let mut unread = libraries.to_vec();
+        let known = self.found.lock();
+        unread.retain(|library| !known.contains_key(&library.identity));
+        drop(known);
+        let of_parts = read_parts(&unread, memory, |part| {
+            let is_of_rust = OfRust::is_said_by(&part.elf, &part.elf.sections()?);
+            let mut found = wanted.nothing_found(is_of_rust);
+            part.each_chunk_of_data(OVERLAP, |chunk| wanted.look_in_data(&chunk, &mut found))?;
+            part.each_chunk_of_code(OVERLAP, |chunk| wanted.look_in_code(&chunk, &mut found))?;
+            Ok(found)
+        })?;
+        let mut known = self.found.lock();
+        for (library, found) in of_parts {
+            match known.get_mut(&library.identity) {
+                Some(other) => other.add(found),
+                None => drop(known.insert(library.identity.clone(), found)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of libraries that occur in this one; None: it was not read.
     pub fn files_in(&self, library: &ScannedLibrary) -> Option<FileNames> {
         let found = self.found.lock();
         Some(found.get(&library.identity)?.files.clone())
     }
 
-    /// Whether each of these names may be asked for by one of the libraries. Those that were not read along are read now.
+    /// Whether each of these names may be asked for by one of the libraries. Those that were not read are read now.
     ///
     /// # Errors
     /// One cannot be read, is no ELF file or was replaced.
@@ -118,18 +189,13 @@ impl ReadAlong for LibraryTexts {
         let sections = elf.sections().ok()?;
         let (data, code) = (elf.data(&sections), elf.code(&sections));
         let is_complete = data.iter().chain(&code).all(|section| section.end <= size);
-        (is_complete && sections.len() <= MAX_SECTIONS).then(|| {
+        (is_complete && data.len() + code.len() <= MAX_SECTIONS).then(|| {
             Box::new(Library {
                 texts: self,
                 wanted,
-                build_id: elf.build_id(),
                 data,
                 code,
-                found: Mutex::new(Found {
-                    files: FileNames::new(),
-                    names: wanted.names.none_found(),
-                    is_of_rust: OfRust::is_said_by(&elf, &sections),
-                }),
+                found: Mutex::new(wanted.nothing_found(OfRust::is_said_by(&elf, &sections))),
             }) as Box<dyn ReadFileAlong>
         })
     }
@@ -139,7 +205,6 @@ impl ReadAlong for LibraryTexts {
 struct Library<'a> {
     texts: &'a LibraryTexts,
     wanted: &'a Wanted,
-    build_id: Option<Vec<u8>>,
     /// Where its data and its code are in the file.
     data: Vec<Range<u64>>,
     code: Vec<Range<u64>>,
@@ -149,42 +214,21 @@ struct Library<'a> {
 impl ReadFileAlong for Library<'_> {
     fn read(&self, bytes: &[u8], new: usize, place: u64) {
         let part_of = |section: &Range<u64>| part_of(section, bytes, new, place);
-        let wanted = &self.wanted.names;
-        let (mut files, mut names) = (FileNames::new(), wanted.none_found());
-        let mut is_of_rust = self.found.lock().is_of_rust;
-        let mut note = |trace: name_traces::Trace<'_>| {
-            wanted.note(&trace, &mut names);
-            Ok(())
-        };
-        // No error is possible: what is called with the traces has none.
+        let is_of_rust = self.found.lock().is_of_rust;
+        let mut found = self.wanted.nothing_found(is_of_rust);
+        // No error is possible: nothing is read here.
         for data in self.data.iter().filter_map(part_of) {
-            add_names(&data, &mut files);
-            is_of_rust = is_of_rust || self.wanted.of_rust.is_in(data.bytes);
-            if !is_of_rust {
-                let _ = each_in_data(&data, &mut note);
-            }
+            let _ = self.wanted.look_in_data(&data, &mut found);
         }
         for code in self.code.iter().filter_map(part_of) {
-            if !is_of_rust {
-                let _ = each_in_code(&code, &mut note);
-            }
+            let _ = self.wanted.look_in_code(&code, &mut found);
         }
-        let mut found = self.found.lock();
-        // One more than a library can have is as good as all of them.
-        if found.files.len() <= opened_by_name::MAX_NAMES {
-            found.files.extend(files);
-        }
-        found.names.add(&names);
-        found.is_of_rust |= is_of_rust;
+        self.found.lock().add(found);
     }
 
     fn end(&self, digest: &[u8; 32]) {
         let found = self.found.lock().clone();
         let mut all = self.texts.found.lock();
-        // What is loaded is known by its build-id.
-        if let Some(build_id) = &self.build_id {
-            all.insert(build_id_value(build_id), found.clone());
-        }
         all.insert(content_value(digest), found);
     }
 }
@@ -206,7 +250,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::content_digest::{Alone, OVERLAP, SeenFile};
+    use crate::content_digest::{self, Alone, SeenFile};
     use crate::driver::elf::tests::library_of;
     use crate::driver::file_recorder::FileRecorder;
     use crate::driver::loaded_paths;
@@ -306,14 +350,19 @@ mod tests {
         let wanted = wanted();
         let (libraries, texts) = read_along(&paths, &wanted, &memory);
         assert!(libraries.len() > 3);
+        let by_themselves = LibraryTexts::looking_for(wanted.clone());
+        by_themselves.read(&libraries, &memory).expect("read");
         let real = RealPaths::default();
         let alone = FileRecorder::new(&memory, &real, LibraryTexts::default());
         for library in &libraries {
             let one = std::slice::from_ref(library);
             let path = library.path.display();
             let files = names(one, &alone).expect("read");
-            assert_eq!(texts.files_in(library), Some(files), "{path}");
             let found = texts.names_in(library, &wanted);
+            assert_eq!(by_themselves.names_in(library, &wanted), found, "{path}");
+            for texts in [&texts, &by_themselves] {
+                assert_eq!(texts.files_in(library).as_ref(), Some(&files), "{path}");
+            }
             match library.path == own {
                 // This test is of Rust.
                 true => assert_eq!(found, None),
@@ -412,14 +461,9 @@ mod tests {
                 let library = Library {
                     texts: &texts,
                     wanted,
-                    build_id: None,
                     data: data.clone(),
                     code: code.clone(),
-                    found: Mutex::new(Found {
-                        files: FileNames::new(),
-                        names: wanted.names.none_found(),
-                        is_of_rust: false,
-                    }),
+                    found: Mutex::new(wanted.nothing_found(false)),
                 };
                 for new in (0..file.len()).step_by(size) {
                     let first = new.saturating_sub(OVERLAP);

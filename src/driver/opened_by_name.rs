@@ -63,6 +63,8 @@ pub(super) fn names(
         true => Err(io::Error::from(io::ErrorKind::InvalidData)),
         false => Ok(()),
     };
+    // If not all can be read, their data may.
+    let _ = recorder.texts.read(libraries, memory);
     let mut names = FileNames::new();
     let mut unread = Vec::new();
     for library in libraries {
