@@ -84,7 +84,7 @@ pub struct FileSystems(HashMap<u64, ChangeTime>);
 /// A mount, told from all others of this host. The usual number of a mount would not do: the kernel gives it to the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountIdentity {
-    /// When the system was started, as a random number.
+    /// When the system was started, as a random number, and the name of the host: clones of a virtual machine have one number.
     boot: Vec<u8>,
     number: u64,
 }
@@ -99,7 +99,7 @@ impl MountIdentity {
             return None;
         }
         Some(MountIdentity {
-            boot: host::boot()?.to_vec(),
+            boot: [host::boot()?, host::name()].concat(),
             number: found.stx_mnt_id,
         })
     }

@@ -35,6 +35,7 @@ const EXT: u32 = 0xef53;
 const XFS: u32 = 0x5846_5342;
 const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58f6;
+const OVERLAY: u32 = 0x794c_7630;
 
 /// The kinds that are known, by `f_type` of statfs(2): names and numbers of the kernel's include/uapi/linux/magic.h. ZFS,
 /// Lustre, GPFS, BeeGFS, PanFS, StorNext, VMware's and GFS2 are not there; theirs are those that stat(1) of the GNU coreutils
@@ -53,7 +54,7 @@ const KNOWN: [(u32, &str, Kind, ChangeTime); 32] = [
     (0xca45_1a4e, "bcachefs", Kind::Local, ChangeTime::Kernel),
     (0x2fc1_2fc1, "zfs", Kind::Local, ChangeTime::Kernel),
     (0xf2f5_2010, "f2fs", Kind::Local, ChangeTime::Kernel),
-    (0x794c_7630, "overlay", Kind::Local, ChangeTime::Kernel),
+    (OVERLAY, "overlay", Kind::Local, ChangeTime::Kernel),
     (0x6969, "nfs", Kind::Network, ChangeTime::Server),
     (0x517b, "smb", Kind::Network, ChangeTime::Server),
     (0xff53_4d42, "cifs", Kind::Network, ChangeTime::Server),
@@ -127,6 +128,11 @@ impl FileSystem {
     /// share them later.
     pub fn keeps_blocks(self) -> bool {
         matches!(self.magic, EXT | XFS | TMPFS | RAMFS)
+    }
+
+    /// Whether it lays directories over each other, as the roots of containers.
+    pub fn is_overlay(self) -> bool {
+        self.magic == OVERLAY
     }
 
     /// Its name, and which guarantees are missing, for people.

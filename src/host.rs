@@ -2,9 +2,11 @@
 
 use std::fs::{metadata, read_link};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use once_cell::race::OnceBox;
 
+use crate::filesystem::FileSystem;
 use crate::proc_file;
 
 /// The name space of host names that the kernel begins with. Its number is the kernel's PROC_UTS_INIT_INO, which no other one gets.
@@ -25,20 +27,22 @@ pub fn boot() -> Option<&'static [u8]> {
 
 /// Tells hosts apart by what devices and inodes are of. Read once.
 ///
-/// That is the name, but of a container the start of the kernel and the device of its root. Its name is one that nobody has again, as
-/// Docker makes them, or that another one has on another host; the device is that of former containers (measured with overlayfs: the
-/// kernel gives the lowest number that is free, and files have the inodes and times of the image's), and others run beside it with theirs.
+/// That is the name, but of a container with overlays the start of the kernel and the device of its root. Its name is one that nobody has
+/// again, as Docker makes them. The device is that of the containers before it (measured: the kernel gives the lowest number that is free,
+/// and files have the inodes and times of the image's), and those that run beside it have others.
 pub fn of_files() -> &'static [u8] {
     static HOST: OnceBox<Vec<u8>> = OnceBox::new();
-    HOST.get_or_init(|| {
-        let of_container = || {
-            let names = read_link("/proc/self/ns/uts");
-            let has_hosts_name =
-                names.is_ok_and(|names| names.as_os_str().as_encoded_bytes() == FIRST_NAMES);
-            let boot = if has_hosts_name { None } else { boot() }?;
-            let root = metadata("/").map_or(0, |root| root.dev());
-            Some([b"boot ", boot, b" root ", root.to_string().as_bytes()].concat())
-        };
-        Box::new(of_container().unwrap_or_else(|| name().to_vec()))
-    })
+    HOST.get_or_init(|| Box::new(of_container().unwrap_or_else(|| name().to_vec())))
+}
+
+/// None: it is no container, or its root is no overlay. Those of LXC keep their names and devices, and have random numbers for the start
+/// of the kernel.
+fn of_container() -> Option<Vec<u8>> {
+    let names = read_link("/proc/self/ns/uts").ok()?;
+    let root = Path::new("/");
+    if names.as_os_str().as_encoded_bytes() == FIRST_NAMES || !FileSystem::at(root).is_overlay() {
+        return None;
+    }
+    let root = metadata(root).ok()?.dev().to_string();
+    Some([b"boot ", boot()?, b" root ", root.as_bytes()].concat())
 }

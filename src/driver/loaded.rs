@@ -16,6 +16,7 @@ use object::elf::{
 
 use super::mappings::Mappings;
 use crate::cl::info::Number;
+use crate::filesystem::FileSystem;
 use crate::fork_safety;
 use crate::linker_lock;
 pub use closure::{closure, closure_by_root};
@@ -88,7 +89,7 @@ impl Object {
             true => !mapping.deleted,
             false => {
                 let is_there = |now: &Mappings| now.at(start).is_some_and(|one| !one.deleted);
-                is_overlay(&self.path) && is_there(&Mappings::now())
+                FileSystem::at(&self.path).is_overlay() && is_there(&Mappings::now())
             }
         }
     }
@@ -115,12 +116,6 @@ impl Object {
         let needed = self.needed.iter().map(Vec::as_slice);
         own.into_iter().chain(needed).chain([&b"\n"[..]])
     }
-}
-
-fn is_overlay(path: &Path) -> bool {
-    const OVERLAYFS_SUPER_MAGIC: u32 = 0x794c_7630; // statfs(2)
-    rustix::fs::statfs(path)
-        .is_ok_and(|file_system| file_system.f_type as u32 == OVERLAYFS_SUPER_MAGIC)
 }
 
 /// The paths of all libraries, as the dynamic linker knows them.

@@ -258,6 +258,8 @@ impl Default for Digests {
 }
 
 fn add(remembered: &mut Remembered, one: (FileFingerprint, Option<MountIdentity>, [u8; 32])) {
+    // Of another mount, which is gone.
+    remembered.retain(|(known, ..)| *known != one.0);
     let excess = (remembered.len() + 1).saturating_sub(MAX_REMEMBERED);
     remembered.drain(..excess);
     remembered.push(one);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::copies::{DriverCopy, change_last_byte};
 use crate::support::{
-    Driver, Ran, Sandbox, Way, copy_program, example, is_root, plain_command, skipped, tree,
+    Driver, Ran, Sandbox, Way, copy_program, example, is_root, plain_command, skipped,
 };
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 3; }\n";
@@ -239,25 +239,50 @@ fn another_image_with_the_times_of_the_former_is_noticed() {
     assert_eq!(builds(&one), [0, 0]);
 }
 
+/// Runs a program three times in a root that is an overlay, on hosts of the names "one", "one" and "other", and notes what is known of
+/// drivers after each run.
+const IN_CONTAINERS: &str = r#"set -e
+root=$1/root
+mkdir "$root"
+mount -t tmpfs none "$root"
+cd "$root"
+mkdir upper work all
+mount -t overlay -o lowerdir=/,upperdir="$root/upper",workdir="$root/work" overlay all
+for directory in proc sys dev; do mount --rbind "/$directory" "all/$directory"; done
+mount --bind "$1" "all$1"
+for name in one one other; do
+    hostname "$name"
+    run=$((run + 1))
+    chroot all "${@:2}"
+    ls -lR --full-time "$1/cache/v1/names" "$1/cache/v1/digests" > "$1/known.$run" || :
+done
+"#;
+
 /// As Docker gives each container a name, below a directory that they share. Their files are those of one kernel.
 #[test]
 fn what_is_known_of_the_drivers_files_holds_in_a_container_of_another_name() {
     let sandbox = with_helper(&["libraries"]);
     put_helper(&sandbox, "libraries");
-    let named = |name| {
-        let script = "hostname \"$0\" && exec \"$@\"";
-        ["unshare", "--uts", "sh", "-c", script, name]
+    let own = sandbox.path("");
+    let within = |program: &Path| {
+        let mut command = sandbox.command(Way::Cached, "unshare");
+        command.args(["--mount", "--uts", "bash", "-c", IN_CONTAINERS, "bash"]);
+        command.arg(&own).arg(program);
+        command
     };
-    let [one, other] = ["one", "other"].map(named);
-    let can = plain_command(one[0]).args(&one[1..]).arg("true").output();
+    let can = within(Path::new("true")).output();
     if !can.is_ok_and(|ran| ran.status.success()) {
-        return skipped("containers with names of their own (unshare)");
+        return skipped("containers with names of their own (unshare, overlayfs)");
     }
+    std::fs::remove_dir(sandbox.path("root")).expect("unmounted");
+    let source = sandbox.write("kernel.cl", SOURCE);
     std::thread::sleep(SETTLED);
-    assert_eq!(builds(&sandbox, &one), [1, 0]);
-    let known = || ["names", "digests"].map(|kind| tree(&sandbox.path("cache/v1").join(kind)));
-    let before = known();
-    assert!(before.iter().all(|files| !files.is_empty()));
-    assert_eq!(builds(&sandbox, &other), [0, 0]);
-    assert!(known() == before, "the files were looked for again");
+    let mut command = within(&example("client"));
+    command.args(["run", "--kernel", "f", "--source"]);
+    let ran = sandbox.run(command.arg(&source)).ok();
+    assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
+    let known = |run: u32| std::fs::read_to_string(sandbox.path(&format!("known.{run}")));
+    let [before, after] = [2, 3].map(|run| known(run).expect("listed"));
+    assert!(before.lines().count() > 8, "{before}");
+    assert_eq!(after, before, "the files were looked for again");
 }
