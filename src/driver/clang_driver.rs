@@ -110,11 +110,20 @@ pub fn gcc_directories(homes: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
 }
 
 fn gcc_below(prefix: &Path, processor: &str, takes_newest: bool, real: &RealPaths) -> Vec<PathBuf> {
-    // Its state tells which of the directories below are there.
-    real.watch(prefix);
+    // Its state tells which of the directories below are there. That of the root changes when a container is made or copies something up.
+    let is_root = real
+        .now_of(prefix)
+        .is_some_and(|real| real == Path::new("/"));
+    if !is_root {
+        real.watch(prefix);
+    }
+    let is_there = |library: &&PathBuf| match is_root {
+        true => real.watch(library).is_some(),
+        false => real.watch_place(library),
+    };
     let mut found = Vec::new();
     let libraries = LIBRARIES.map(|name| prefix.join(name));
-    for library in libraries.iter().filter(|path| real.watch_place(path)) {
+    for library in libraries.iter().filter(is_there) {
         for root in GCC.map(|name| library.join(name)) {
             if !real.watch_place(&root) {
                 continue;
@@ -351,6 +360,21 @@ mod tests {
         std::fs::write(path, "").expect("written");
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(path, mode).expect("set");
+    }
+
+    #[test]
+    fn the_state_of_the_root_tells_nothing_of_gcc() {
+        for (prefix, is_root) in [("/", true), ("/usr/..", true), ("/usr", false)] {
+            let real = RealPaths::default();
+            let prefix = Path::new(prefix);
+            let _ = gcc_below(prefix, ARCH, true, &real);
+            let watched = real.into_watched();
+            assert_eq!(watched.get(prefix).is_none(), is_root, "{prefix:?}");
+            for place in LIBRARIES.map(|name| prefix.join(name)) {
+                let is_told = watched.get(&place).is_some();
+                assert!(is_told || !is_root && !place.exists(), "{place:?}");
+            }
+        }
     }
 
     #[test]

@@ -122,9 +122,15 @@ fn decode<T: DeserializeOwned>(
         framing::decode(MAGIC, bytes)?;
     let lasts =
         |(path, mount): &(PathBuf, MountIdentity)| MountIdentity::at(path).as_ref() == Some(mount);
-    let holds =
-        of == *identity && mounts.iter().all(lasts) && watched.hold_by(|path| memory.state(path));
-    holds.then_some((found, watched))
+    if of != *identity || !mounts.iter().all(lasts) {
+        return None;
+    }
+    if let Some(changed) = watched.changed(|path| memory.state(path)) {
+        let changed = crate::log::path(changed);
+        tracing::debug!(%changed, "the driver's files are looked for again");
+        return None;
+    }
+    Some((found, watched))
 }
 
 /// Keeps what a search found, if it may. Returns the states of everything that it looked at.

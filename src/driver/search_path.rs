@@ -7,6 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
+
 use super::files::children;
 use super::linker_state;
 use super::process_variables;
@@ -140,23 +142,33 @@ pub fn directory(path: &Path) -> &Path {
 pub fn linker_directories(first: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
     let mut found = with_subdirectories(first, real);
     real.watch(Path::new(LINKER_CACHE));
-    // The end of the cache has paths of libraries as NUL-terminated strings. Other strings name no directory.
     let cache = regular_file::read(Path::new(LINKER_CACHE));
     let cache = real.found(cache).flatten().unwrap_or_default();
-    let strings = cache.split(|byte| *byte == 0);
-    let mut cached: Vec<&OsStr> = Vec::new();
-    for string in strings.filter(|string| string.starts_with(b"/")) {
-        // A thousand libraries are in few directories, in sequence.
-        let directory = Path::new(OsStr::from_bytes(string)).parent();
-        let directory = directory.map(Path::as_os_str);
-        cached
-            .extend(directory.filter(|directory| !cached.iter().rev().any(|one| one == directory)));
-    }
-    cached.sort();
     let usual = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"];
-    let others = cached.into_iter().map(PathBuf::from);
-    let others: Vec<PathBuf> = others.chain(usual.map(PathBuf::from)).collect();
+    let cached = cached_directories(&cache).into_iter().map(PathBuf::from);
+    let others: Vec<PathBuf> = cached.chain(usual.map(PathBuf::from)).collect();
     add_new(&mut found, with_subdirectories(&others, real));
+    found
+}
+
+/// The directories of the libraries in the linker's cache, which has their paths at its end, as strings that end with a NUL. Before them
+/// are numbers, which may begin with the byte of `/`: the root would be looked at, which changes whenever a container is made. What has no
+/// `.so` in its name is in no cache (ldconfig(8)).
+fn cached_directories(cache: &[u8]) -> Vec<&OsStr> {
+    let strings = cache.split(|byte| *byte == 0);
+    let paths = strings.filter(|string| string.starts_with(b"/"));
+    let mut found: Vec<&OsStr> = Vec::new();
+    for path in paths.map(|path| Path::new(OsStr::from_bytes(path))) {
+        let name = path.file_name().unwrap_or_default();
+        let directory = path.parent().map(Path::as_os_str);
+        // A thousand libraries are in few directories, in sequence.
+        let is_new = |directory: &&OsStr| {
+            let is_library = memmem::find(name.as_bytes(), b".so").is_some();
+            is_library && !found.iter().rev().any(|one| one == directory)
+        };
+        found.extend(directory.filter(is_new));
+    }
+    found.sort();
     found
 }
 
@@ -282,5 +294,15 @@ mod tests {
         let watched = real.into_watched();
         std::fs::create_dir(root.join("glibc-hwcaps/three")).expect("made");
         assert!(!watched.hold());
+    }
+
+    #[test]
+    fn only_libraries_tell_directories_of_the_linkers_cache() {
+        let cache = b"glibc-ld.so.cache1.1\0/\x92\0\0/\0/usr/\x01\0libx.so.1\0/usr/lib/libx.so.1\0/usr/lib/liby.so\0\
+            /opt/a/libz.so.2\0/libroot.so\0/usr/share/text\0";
+        let expected = ["/", "/opt/a", "/usr/lib"].map(OsStr::new);
+        assert_eq!(cached_directories(cache), expected);
+        let without = &cache[..cache.len() - b"/libroot.so\0/usr/share/text\0".len()];
+        assert_eq!(cached_directories(without), expected[1..]);
     }
 }

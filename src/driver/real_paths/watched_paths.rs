@@ -38,17 +38,33 @@ pub type Mounts = Vec<(PathBuf, MountIdentity)>;
 impl WatchedPaths {
     /// Whether everything is as it was.
     pub fn hold(&self) -> bool {
-        self.hold_by(FileFingerprint::at)
+        self.changed(FileFingerprint::at).is_none()
     }
 
-    /// The same with a function that tells states.
-    pub fn hold_by(&self, state_of: impl Fn(&Path) -> Option<FileFingerprint>) -> bool {
+    /// The first path at which not everything is as it was, with a function that tells states.
+    pub fn changed(&self, state_of: impl Fn(&Path) -> Option<FileFingerprint>) -> Option<&Path> {
         let is_directory = |path: &Path| state_of(path).map(|state| state.file);
-        self.iter().all(|(path, state)| state_of(path) == *state)
-            && (self.links.iter())
-                .all(|(path, target)| std::fs::read_link(path).is_ok_and(|now| now == *target))
-            && (self.directories.iter()).all(|(path, known)| is_directory(path) == *known)
-            && (self.without_libraries.iter()).all(|path| holds_no_library(path))
+        let leads_to = |path: &Path, target: &PathBuf| {
+            std::fs::read_link(path).is_ok_and(|now| now == *target)
+        };
+        let states = self
+            .iter()
+            .filter(|(path, state)| state_of(path) != **state);
+        let links = self
+            .links
+            .iter()
+            .filter(|(path, target)| !leads_to(path, target));
+        let directories = self.directories.iter();
+        let directories = directories.filter(|(path, known)| is_directory(path) != **known);
+        let without = self.without_libraries.iter();
+        let without = without.filter(|path| !holds_no_library(path));
+        let changed = states
+            .map(|(path, _)| path)
+            .chain(links.map(|(path, _)| path));
+        let changed = changed
+            .chain(directories.map(|(path, _)| path))
+            .chain(without);
+        changed.map(PathBuf::as_path).next()
     }
 
     /// All states.
