@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::identity::content_value;
 use super::look::FactBytes;
@@ -53,6 +53,10 @@ pub trait FileMemory {
     /// The state of the file that a path leads to, at any time since this look began; None: there is none.
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         FileFingerprint::at(path)
+    }
+    /// The target of the link at a path, at any time since this look began; None: there is none.
+    fn target(&self, path: &Path) -> Option<PathBuf> {
+        std::fs::read_link(path).ok()
     }
     /// The host and the rights of this process, see [`super::search_memory`].
     fn reader(&self) -> Vec<u8> {

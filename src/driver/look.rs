@@ -82,11 +82,26 @@ pub struct Look<'a> {
     snapshot: RefCell<Snapshot>,
 }
 
-/// The states of files and directories. They are trusted for as long as a look may be old: a search that finds something new takes
+/// The states of files and directories, and where links lead. They are trusted for as long as a look may be old: a search that finds something new takes
 /// longer.
 struct States {
     since: Instant,
     known: HashMap<PathBuf, Option<FileFingerprint>>,
+    /// Targets of links.
+    targets: HashMap<PathBuf, Option<PathBuf>>,
+}
+
+impl States {
+    /// Forgets what is too old.
+    fn refresh(&mut self) {
+        if self.since.elapsed() >= HOLDS {
+            self.known.clear();
+            self.targets.clear();
+        }
+        if self.known.is_empty() && self.targets.is_empty() {
+            self.since = Instant::now();
+        }
+    }
 }
 
 /// Facts of one search.
@@ -118,6 +133,7 @@ impl<'a> Look<'a> {
             states: RefCell::new(States {
                 since: Instant::now(),
                 known: HashMap::new(),
+                targets: HashMap::new(),
             }),
             snapshot: RefCell::default(),
         }
@@ -230,18 +246,24 @@ impl FileMemory for Look<'_> {
 
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         let mut states = self.states.borrow_mut();
-        if states.since.elapsed() >= HOLDS {
-            states.known.clear();
-        }
+        states.refresh();
         if let Some(known) = states.known.get(path) {
             return *known;
-        }
-        if states.known.is_empty() {
-            states.since = Instant::now();
         }
         let state = self.memory.state(path);
         states.known.insert(path.to_owned(), state);
         state
+    }
+
+    fn target(&self, path: &Path) -> Option<PathBuf> {
+        let mut states = self.states.borrow_mut();
+        states.refresh();
+        if let Some(known) = states.targets.get(path) {
+            return known.clone();
+        }
+        let target = self.memory.target(path);
+        states.targets.insert(path.to_owned(), target.clone());
+        target
     }
 
     fn reader(&self) -> Vec<u8> {

@@ -9,7 +9,7 @@ use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
@@ -254,17 +254,33 @@ impl RealPaths {
             _ => None,
         };
         let links = self.parts.into_inner().into_iter().filter_map(link);
+        let links: PathMap<_> = links.collect();
         let directories = self.directories.into_inner().into_iter();
+        let directories = directories.filter(|one| !is_told(&one.0)).collect();
+        // What a link of the root leads to, `/lib` to `usr/lib`, tells its state as well.
+        let target_of = |path: &Path| {
+            let root = path.parent().filter(|above| above.parent().is_none())?;
+            let is_name = |part| matches!(part, Component::Normal(_));
+            let target = links.get(path)?;
+            target.components().all(is_name).then(|| root.join(target))
+        };
+        let state = |(path, state): (&PathBuf, &Option<FileFingerprint>)| {
+            let target = target_of(path).filter(|target| match states.get(target) {
+                Some(known) => known == state,
+                None => true,
+            });
+            (target.unwrap_or_else(|| path.clone()), *state)
+        };
         WatchedPaths {
-            links: links.collect(),
-            directories: directories.filter(|one| !is_told(&one.0)).collect(),
+            states: states.iter().map(state).collect(),
+            links,
+            directories,
             without_libraries: self
                 .without_libraries
                 .into_inner()
                 .into_iter()
                 .filter_map(|(path, is_without)| is_without.then_some(path))
                 .collect(),
-            states,
         }
     }
 
@@ -416,6 +432,26 @@ mod tests {
             let path = Path::new(name);
             assert_eq!(real.of(path), std::fs::canonicalize(path).ok(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_link_of_the_root_is_told_by_where_it_leads_and_what_is_there() {
+        let links = ["/lib", "/bin", "/lib64"].map(Path::new);
+        let Some(link) = links.into_iter().find(|link| link.is_symlink()) else {
+            eprintln!("skipped: links of the root (it has none)");
+            return;
+        };
+        let target = Path::new("/").join(std::fs::read_link(link).expect("a link"));
+        let real = RealPaths::default();
+        assert_eq!(real.of(link), link.canonicalize().ok());
+        let watched = real.into_watched();
+        assert_eq!(watched.get(link), None);
+        assert_eq!(watched.get(&target), Some(&FileFingerprint::at(link)));
+        assert!(watched.hold());
+        let elsewhere = |_: &Path| Some(PathBuf::from("elsewhere"));
+        assert_eq!(watched.changed(FileFingerprint::at, elsewhere), Some(link));
+        let target_of = |path: &Path| std::fs::read_link(path).ok();
+        assert_eq!(watched.changed(|_| None, target_of), Some(&*target));
     }
 
     #[test]

@@ -102,35 +102,44 @@ pub fn recall<T: DeserializeOwned>(
     memory: &dyn FileMemory,
 ) -> Option<(T, WatchedPaths)> {
     let part = memory.part(identity).ok()??;
-    if let Some(holding) = decode(&part, identity, memory) {
-        return Some(holding);
-    }
+    let changed = match decode(&part, identity, memory) {
+        Ok(holding) => return Some(holding),
+        Err(changed) => changed,
+    };
     // A snapshot may have an older one (see `look`).
     let newer = memory.part(identity).ok()??;
-    match *newer == *part {
-        true => None,
+    let decoded = match *newer == *part {
+        true => Err(changed),
         false => decode(&newer, identity, memory),
+    };
+    if let Err(Some(changed)) = &decoded {
+        let changed = crate::log::path(changed);
+        tracing::debug!(%changed, "the driver's files are looked for again");
     }
+    decoded.ok()
 }
 
+/// # Errors
+/// The first path at which something has changed; None if the bytes are damaged.
 fn decode<T: DeserializeOwned>(
     bytes: &[u8],
     identity: &[u8; 32],
     memory: &dyn FileMemory,
-) -> Option<(T, WatchedPaths)> {
+) -> Result<(T, WatchedPaths), Option<PathBuf>> {
     let (of, mounts, watched, found): ([u8; 32], Mounts, WatchedPaths, T) =
-        framing::decode(MAGIC, bytes)?;
+        framing::decode(MAGIC, bytes).ok_or(None)?;
     let lasts =
         |(path, mount): &(PathBuf, MountIdentity)| MountIdentity::at(path).as_ref() == Some(mount);
-    if of != *identity || !mounts.iter().all(lasts) {
-        return None;
+    if of != *identity {
+        return Err(None);
     }
-    if let Some(changed) = watched.changed(|path| memory.state(path)) {
-        let changed = crate::log::path(changed);
-        tracing::debug!(%changed, "the driver's files are looked for again");
-        return None;
+    if let Some((path, _)) = mounts.iter().find(|one| !lasts(one)) {
+        return Err(Some(path.clone()));
     }
-    Some((found, watched))
+    match watched.changed(|path| memory.state(path), |path| memory.target(path)) {
+        Some(changed) => Err(Some(changed.to_owned())),
+        None => Ok((found, watched)),
+    }
 }
 
 /// Keeps what a search found, if it may. Returns the states of everything that it looked at.

@@ -13,6 +13,7 @@ use super::files::children;
 use super::linker_state;
 use super::process_variables;
 use super::real_paths::RealPaths;
+use crate::cl::info::Number;
 use crate::proc_file;
 use crate::regular_file;
 
@@ -151,25 +152,44 @@ pub fn linker_directories(first: &[PathBuf], real: &RealPaths) -> Vec<PathBuf> {
     found
 }
 
-/// The directories of the libraries in the linker's cache, which has their paths at its end, as strings that end with a NUL. Before them
-/// are numbers, which may begin with the byte of `/`: the root would be looked at, which changes whenever a container is made. What has no
-/// `.so` in its name is in no cache (ldconfig(8)).
+/// The directories of the libraries in the linker's cache.
 fn cached_directories(cache: &[u8]) -> Vec<&OsStr> {
-    let strings = cache.split(|byte| *byte == 0);
-    let paths = strings.filter(|string| string.starts_with(b"/"));
+    // An older form of the cache has the paths at its end, each behind a NUL. Numbers before them may look like paths.
+    let strings = || {
+        cache
+            .split(|byte| *byte == 0)
+            .filter(|string| string.starts_with(b"/"))
+    };
+    let paths = cached_paths(cache).unwrap_or_else(|| strings().collect());
     let mut found: Vec<&OsStr> = Vec::new();
-    for path in paths.map(|path| Path::new(OsStr::from_bytes(path))) {
-        let name = path.file_name().unwrap_or_default();
-        let directory = path.parent().map(Path::as_os_str);
+    for path in paths {
+        let directory = Path::new(OsStr::from_bytes(path)).parent();
+        let directory = directory.map(Path::as_os_str);
         // A thousand libraries are in few directories, in sequence.
-        let is_new = |directory: &&OsStr| {
-            let is_library = memmem::find(name.as_bytes(), b".so").is_some();
-            is_library && !found.iter().rev().any(|one| one == directory)
-        };
-        found.extend(directory.filter(is_new));
+        found.extend(directory.filter(|directory| !found.iter().rev().any(|one| one == directory)));
     }
     found.sort();
     found
+}
+
+/// The paths in the linker's cache, in the form that it has since glibc 2.2 (`struct cache_file_new` in sysdeps/generic/dl-cache.h), which
+/// may stand behind the older one. Since 2.33 a path may be the end of another. None: it has not this form.
+fn cached_paths(cache: &[u8]) -> Option<Vec<&[u8]>> {
+    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    const HEADER: usize = 48;
+    const ROW: usize = 24;
+    /// Where in a row the place of the path is, which is counted from the magic number on.
+    const PLACE: usize = 8;
+    let number = |bytes: &[u8], at: usize| Some(u32::from_value(bytes.get(at..at + 4)?)? as usize);
+    let cache = cache.get(memmem::find(cache, MAGIC)?..)?;
+    let length = number(cache, MAGIC.len())?.checked_mul(ROW)?;
+    let rows = cache.get(HEADER..)?.get(..length)?.chunks_exact(ROW);
+    let path = |row| {
+        let path = cache.get(number(row, PLACE)?..)?;
+        let path = &path[..path.iter().position(|byte| *byte == 0)?];
+        path.starts_with(b"/").then_some(path)
+    };
+    rows.map(path).collect()
 }
 
 /// The real paths of these directories, each once, in order, behind those of their subdirectories for some processors.
@@ -296,13 +316,51 @@ mod tests {
         assert!(!watched.hold());
     }
 
+    /// A cache with these strings and the places of paths in them.
+    fn cache_of(strings: &[u8], places: &[u32]) -> Vec<u8> {
+        let mut cache = b"ld.so-1.7.0\0\0\0\0\0glibc-ld.so.cache1.1".to_vec();
+        let begin = 16;
+        cache.extend((places.len() as u32).to_value());
+        cache.resize(begin + 48, 0);
+        let strings_at = (48 + 24 * places.len()) as u32;
+        for place in places {
+            // `/` and another byte, as numbers may be.
+            cache.extend([3, 0, 0, 0, 0, b'/', b'd', 0]);
+            cache.extend((strings_at + place).to_value());
+            cache.extend([0; 12]);
+        }
+        cache.extend(strings);
+        cache
+    }
+
     #[test]
-    fn only_libraries_tell_directories_of_the_linkers_cache() {
-        let cache = b"glibc-ld.so.cache1.1\0/\x92\0\0/\0/usr/\x01\0libx.so.1\0/usr/lib/libx.so.1\0/usr/lib/liby.so\0\
-            /opt/a/libz.so.2\0/libroot.so\0/usr/share/text\0";
-        let expected = ["/", "/opt/a", "/usr/lib"].map(OsStr::new);
-        assert_eq!(cached_directories(cache), expected);
-        let without = &cache[..cache.len() - b"/libroot.so\0/usr/share/text\0".len()];
-        assert_eq!(cached_directories(without), expected[1..]);
+    fn the_directories_of_the_linkers_cache_are_those_of_its_paths() {
+        let strings = b"/usr/lib/a/libx.so\0/opt/named\0/not/listed/liby.so\0";
+        let expected = ["/lib/a", "/opt", "/usr/lib/a"].map(OsStr::new);
+        let cache = cache_of(strings, &[0, 4, 19]);
+        assert_eq!(cached_directories(&cache), expected);
+        // Of one that is damaged, all that may be a path.
+        for places in [&[0, 1][..], &[0, 1000], &[]] {
+            let mut cache = cache_of(strings, places);
+            if places.is_empty() {
+                cache.splice(16..16, *b"older");
+                cache.drain(21..41);
+            }
+            let found = cached_directories(&cache);
+            assert!(found.contains(&OsStr::new("/not/listed")), "{found:?}");
+        }
+        let own = std::fs::read(LINKER_CACHE).expect("a cache");
+        let listed = std::process::Command::new("/sbin/ldconfig")
+            .arg("-p")
+            .output();
+        let listed = String::from_utf8(listed.expect("ldconfig").stdout).expect("UTF-8");
+        let paths = listed.lines().filter_map(|line| line.split_once(" => "));
+        let mut directories: Vec<&OsStr> = paths
+            .filter_map(|(_, path)| Path::new(path).parent())
+            .map(Path::as_os_str)
+            .collect();
+        directories.sort();
+        directories.dedup();
+        assert_eq!(cached_directories(&own), directories);
     }
 }

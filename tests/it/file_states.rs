@@ -241,28 +241,32 @@ fn another_image_with_the_times_of_the_former_is_noticed() {
 
 /// Runs a program six times in a root that is an overlay over an image of the libraries that it needs, each time on a host of another name,
 /// and notes what is known of drivers after each run. The root has just been made, as that of a container is.
-const IN_CONTAINERS: &str = r#"set -e
-box=$1 built=$2
-mkdir "$box/image" "$box/upper" "$box/work" "$box/all"
-cd "$box/image"
-mkdir -p proc dev etc "./$built" "./$box"
-cp /etc/ld.so.cache etc
-needed=$(ldd "${@:3:1}" "$built"/examples/*.so; /sbin/ldconfig -p | grep libOpenCL)
+const IN_CONTAINERS: &str = r#"
+box=$1 built=$2 client=$3
+cannot() { echo "no $*"; exit 77; }
+cd "$box" && mkdir image upper work all && cd image || exit
+mkdir -p proc dev etc usr/lib "./$built" "./$box" || exit
+needed=$(ldd "$client" "$built"/examples/*.so; /sbin/ldconfig -p | grep libOpenCL)
+cp /etc/ld.so.cache etc || cannot cache of the dynamic linker
 for library in $(echo "$needed" | grep -o '/[^ :]*' | sort -u); do
     case $library in
     "$built"/*) ;;
-    *) mkdir -p ".${library%/*}" && cp -L "$library" ".$library" ;;
+    *) mkdir -p ".${library%/*}" && cp -L "$library" ".$library" || exit ;;
     esac
 done
 sleep 3
-cd "$box"
-mount -t overlay -o lowerdir="$box/image",upperdir="$box/upper",workdir="$box/work" overlay all
-for directory in /proc /dev "$built" "$box"; do mount --rbind "$directory" "all/$directory"; done
+cd "$box" || exit
+overlay=lowerdir=$box/image,upperdir=$box/upper,workdir=$box/work
+mount -t overlay -o "$overlay" overlay all || cannot overlays
+for directory in /proc /dev "$built" "$box"; do
+    mount --rbind "$directory" "all/$directory" || cannot mounts
+done
 mkdir all/made
+sleep 0.1
 for name in one two three four five six; do
-    hostname "$name"
+    hostname "$name" || cannot names
     run=$((run + 1))
-    chroot all "${@:3}"
+    chroot all "${@:3}" || exit
     ls -lR --full-time "$box/cache/v1/names" "$box/cache/v1/digests" > "$box/known.$run"
 done
 "#;
@@ -273,9 +277,9 @@ fn what_is_known_of_the_drivers_files_holds_in_a_container_of_another_name() {
     let sandbox = with_helper(&["libraries"]);
     put_helper(&sandbox, "libraries");
     let mut can = plain_command("unshare");
-    can.args(["--mount", "--uts", "hostname", "container"]);
+    can.args(["--mount", "--uts", "bash", "-c", "true"]);
     if !can.output().is_ok_and(|ran| ran.status.success()) {
-        return skipped("containers with names of their own (unshare)");
+        return skipped("containers (unshare)");
     }
     let source = sandbox.write("kernel.cl", SOURCE);
     let client = example("client");
@@ -284,7 +288,11 @@ fn what_is_known_of_the_drivers_files_holds_in_a_container_of_another_name() {
     let built = client.ancestors().nth(2).expect("a directory");
     command.arg(sandbox.path("")).arg(built).arg(&client);
     command.args(["run", "--kernel", "f", "--source"]);
-    let ran = sandbox.run(command.arg(&source)).ok();
+    let ran = sandbox.run(command.arg(&source));
+    if ran.code == Some(77) {
+        return skipped(format_args!("containers ({})", ran.stdout.trim()));
+    }
+    let ran = ran.ok();
     assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
     let facts = tree(&sandbox.path("cache/v1/names"));
     let is_list = |file: &PathBuf| {

@@ -38,15 +38,19 @@ pub type Mounts = Vec<(PathBuf, MountIdentity)>;
 impl WatchedPaths {
     /// Whether everything is as it was.
     pub fn hold(&self) -> bool {
-        self.changed(FileFingerprint::at).is_none()
+        let target_of = |path: &Path| std::fs::read_link(path).ok();
+        self.changed(FileFingerprint::at, target_of).is_none()
     }
 
-    /// The first path at which not everything is as it was, with a function that tells states.
-    pub fn changed(&self, state_of: impl Fn(&Path) -> Option<FileFingerprint>) -> Option<&Path> {
+    /// The first path at which not everything is as it was, with functions that tell states and targets of links.
+    pub fn changed(
+        &self,
+        state_of: impl Fn(&Path) -> Option<FileFingerprint>,
+        target_of: impl Fn(&Path) -> Option<PathBuf>,
+    ) -> Option<&Path> {
         let is_directory = |path: &Path| state_of(path).map(|state| state.file);
-        let leads_to = |path: &Path, target: &PathBuf| {
-            std::fs::read_link(path).is_ok_and(|now| now == *target)
-        };
+        let leads_to =
+            |path: &Path, target: &PathBuf| target_of(path).is_some_and(|now| now == *target);
         let states = self
             .iter()
             .filter(|(path, state)| state_of(path) != **state);
