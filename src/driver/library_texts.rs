@@ -1,8 +1,8 @@
 //! What is looked for in a driver's libraries when they are read for the first time: names of variables, and of libraries to be opened.
 //!
-//! The first process of an empty cache directory needs these, and the digests of libraries without a build-id, and most of a file's reading is copying it from the system's memory.
-//! Intel's CPU runtime, whose libraries have no build-ids, is identified in 160 ms of processor time. It took 230 ms, of which 139 were
-//! copying, while they were read for each of the three.
+//! The first process of an empty cache directory needs these, and the digests of libraries without a build-id, and most of a file's
+//! reading is copying it from the system's memory. Intel's CPU runtime, whose libraries have no build-ids, is identified in 160 ms of
+//! processor time. It took 230 ms, of which 139 were copying, while they were read for each of the three.
 
 use std::collections::HashMap;
 use std::fs::File;

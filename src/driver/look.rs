@@ -82,8 +82,8 @@ pub struct Look<'a> {
     snapshot: RefCell<Snapshot>,
 }
 
-/// The states of files and directories, and where links lead. They are trusted for as long as a look may be old: a search that finds something new takes
-/// longer.
+/// The states of files and directories, and where links lead. They are trusted for as long as a look may be old: a search that finds
+/// something new takes longer.
 struct States {
     since: Instant,
     known: HashMap<PathBuf, Option<FileFingerprint>>,

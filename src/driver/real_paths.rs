@@ -3,13 +3,13 @@
 mod watched_paths;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
@@ -258,21 +258,19 @@ impl RealPaths {
         let directories = self.directories.into_inner().into_iter();
         let directories = directories.filter(|one| !is_told(&one.0)).collect();
         // What a link of the root leads to, `/lib` to `usr/lib`, tells its state as well.
-        let target_of = |path: &Path| {
-            let root = path.parent().filter(|above| above.parent().is_none())?;
-            let is_name = |part| matches!(part, Component::Normal(_));
-            let target = links.get(path)?;
-            target.components().all(is_name).then(|| root.join(target))
-        };
-        let state = |(path, state): (&PathBuf, &Option<FileFingerprint>)| {
-            let target = target_of(path).filter(|target| match states.get(target) {
-                Some(known) => known == state,
-                None => true,
-            });
-            (target.unwrap_or_else(|| path.clone()), *state)
-        };
+        let mut told: BTreeMap<PathBuf, Option<FileFingerprint>> = BTreeMap::new();
+        for (path, state) in states.iter() {
+            let target = links.get(path);
+            let target = target.and_then(|target| watched_paths::below_root(path, target));
+            let is_as_told = |target: &PathBuf| {
+                let known = states.get(target).or_else(|| told.get(target));
+                known.is_none_or(|known| known == state)
+            };
+            let target = target.filter(is_as_told);
+            told.insert(target.unwrap_or_else(|| path.clone()), *state);
+        }
         WatchedPaths {
-            states: states.iter().map(state).collect(),
+            states: told.into_iter().collect(),
             links,
             directories,
             without_libraries: self
@@ -437,16 +435,21 @@ mod tests {
     #[test]
     fn a_link_of_the_root_is_told_by_where_it_leads_and_what_is_there() {
         let links = ["/lib", "/bin", "/lib64"].map(Path::new);
-        let Some(link) = links.into_iter().find(|link| link.is_symlink()) else {
+        let below_root = |link| watched_paths::below_root(link, &std::fs::read_link(link).ok()?);
+        let found = links
+            .into_iter()
+            .find_map(|link| Some((link, below_root(link)?)));
+        let Some((link, target)) = found else {
             eprintln!("skipped: links of the root (it has none)");
             return;
         };
-        let target = Path::new("/").join(std::fs::read_link(link).expect("a link"));
         let real = RealPaths::default();
         assert_eq!(real.of(link), link.canonicalize().ok());
         let watched = real.into_watched();
-        assert_eq!(watched.get(link), None);
-        assert_eq!(watched.get(&target), Some(&FileFingerprint::at(link)));
+        assert!(watched.iter().all(|(path, _)| path != link));
+        for path in [link, &target] {
+            assert_eq!(watched.get(path), Some(&FileFingerprint::at(link)));
+        }
         assert!(watched.hold());
         let elsewhere = |_: &Path| Some(PathBuf::from("elsewhere"));
         assert_eq!(watched.changed(FileFingerprint::at, elsewhere), Some(link));

@@ -1,7 +1,7 @@
 //! The states of everything that a search has looked at, to be compared later.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,13 @@ pub struct WatchedPaths {
 
 /// The mounts of the file systems on which an image brought the times of its files along, each by a path on it.
 pub type Mounts = Vec<(PathBuf, MountIdentity)>;
+
+/// What a link of the root leads to, if its target is below the root by its text.
+pub(super) fn below_root(link: &Path, target: &Path) -> Option<PathBuf> {
+    let root = link.parent().filter(|above| above.parent().is_none())?;
+    let is_name = |part| matches!(part, Component::Normal(_));
+    target.components().all(is_name).then(|| root.join(target))
+}
 
 impl WatchedPaths {
     /// Whether everything is as it was.
@@ -78,7 +85,11 @@ impl WatchedPaths {
 
     /// The state of a path.
     pub fn get(&self, path: &Path) -> Option<&Option<FileFingerprint>> {
-        self.states.get(path)
+        let of_target = || {
+            let target = below_root(path, self.links.get(path)?)?;
+            self.states.get(&target)
+        };
+        self.states.get(path).or_else(of_target)
     }
 
     /// The paths of what was read or listed, and the directories that only led there. None if some of that is below the working
