@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
+use rustix::fs::major;
 
 use crate::filesystem::FileSystem;
 use crate::proc_file;
@@ -38,11 +39,16 @@ pub fn of_files() -> &'static [u8] {
 /// None: it is no container, or its root is no overlay. Those of LXC keep their names and devices, and have random numbers for the start
 /// of the kernel.
 fn of_container() -> Option<Vec<u8>> {
-    let names = read_link("/proc/self/ns/uts").ok()?;
     let root = Path::new("/");
+    let device = metadata(root).ok()?.dev();
+    // An overlay is on no disk. Elsewhere this is the only call.
+    if major(device) != 0 {
+        return None;
+    }
+    let names = read_link("/proc/self/ns/uts").ok()?;
     if names.as_os_str().as_encoded_bytes() == FIRST_NAMES || !FileSystem::at(root).is_overlay() {
         return None;
     }
-    let root = metadata(root).ok()?.dev().to_string();
-    Some([b"boot ", boot()?, b" root ", root.as_bytes()].concat())
+    let device = device.to_string();
+    Some([b"boot ", boot()?, b" root ", device.as_bytes()].concat())
 }

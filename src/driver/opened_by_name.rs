@@ -120,7 +120,7 @@ const fn is_in_a_file_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.')
 }
 
-/// Adds the names that occur in a chunk of data. One that begins with `lib` may be the end of a longer text, because linkers merge texts, and
+/// Adds the names that occur in a chunk of data. One that begins with `lib` may be the end of a longer text, since linkers merge texts, and
 /// in Rust another text may follow it. Any other stands alone, or behind a directory.
 ///
 /// Of the chunks of a section, each name is in just one, however the section is cut: in that which has the second byte behind it.
