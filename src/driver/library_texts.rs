@@ -59,7 +59,10 @@ impl Wanted {
     }
 
     fn look_in_data(&self, chunk: &Chunk<'_>, found: &mut Found) -> io::Result<()> {
-        add_names(chunk, &mut found.files);
+        // One more than a library can have is as good as all of them.
+        if found.files.len() <= opened_by_name::MAX_NAMES {
+            add_names(chunk, &mut found.files);
+        }
         found.is_of_rust = found.is_of_rust || self.of_rust.is_in(chunk.bytes);
         match found.is_of_rust {
             true => Ok(()),
@@ -83,7 +86,6 @@ impl Wanted {
 
 impl Found {
     fn add(&mut self, other: Found) {
-        // One more than a library can have is as good as all of them.
         if self.files.len() <= opened_by_name::MAX_NAMES {
             self.files.extend(other.files);
         }
