@@ -1,6 +1,6 @@
 //! The host, told from others and from itself before it was restarted.
 
-use std::fs::{metadata, read_link};
+use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -41,11 +41,11 @@ pub fn of_files() -> &'static [u8] {
 fn of_container() -> Option<Vec<u8>> {
     let root = Path::new("/");
     let device = metadata(root).ok()?.dev();
-    // An overlay is on no disk. Elsewhere this is the only call.
+    // An overlay is on no disk, as are Btrfs, tmpfs and file systems of networks. On a disk this is the only call.
     if major(device) != 0 {
         return None;
     }
-    let names = read_link("/proc/self/ns/uts").ok()?;
+    let names = proc_file::own_link("ns/uts").ok()?;
     if names.as_os_str().as_encoded_bytes() == FIRST_NAMES || !FileSystem::at(root).is_overlay() {
         return None;
     }

@@ -26,12 +26,21 @@ pub fn read_own(name: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The path of the program that runs. See [`read_own`].
+/// The path of the program that runs.
 ///
 /// # Errors
 /// The system does not tell it.
 pub fn running_program() -> io::Result<PathBuf> {
-    std::fs::read_link("/proc/self/exe").or_else(|_| std::fs::read_link("/proc/thread-self/exe"))
+    own_link("exe")
+}
+
+/// The target of a link of this process, by its name below `/proc/self`. See [`read_own`].
+///
+/// # Errors
+/// The system does not tell it.
+pub fn own_link(name: &str) -> io::Result<PathBuf> {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/{name}"));
+    of("self").or_else(|_| of("thread-self"))
 }
 
 /// The content of a file.

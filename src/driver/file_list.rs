@@ -422,7 +422,7 @@ impl<'a> Candidates<'a> {
             identities: identities.into_iter().collect(),
             opened,
         };
-        match (real.is_complete(), real.has_unlistable()) {
+        match (real.is_complete(), real.is_incomplete_for_good()) {
             (true, _) => Ok((list, texts)),
             (false, true) => Err(Unidentified::ForGood),
             (false, false) => Err(Unidentified::ForNow),

@@ -59,10 +59,7 @@ impl Wanted {
     }
 
     fn look_in_data(&self, chunk: &Chunk<'_>, found: &mut Found) -> io::Result<()> {
-        // One more than a library can have is as good as all of them.
-        if found.files.len() <= opened_by_name::MAX_NAMES {
-            add_names(chunk, &mut found.files);
-        }
+        add_names(chunk, &mut found.files);
         found.is_of_rust = found.is_of_rust || self.of_rust.is_in(chunk.bytes);
         match found.is_of_rust {
             true => Ok(()),
@@ -86,9 +83,7 @@ impl Wanted {
 
 impl Found {
     fn add(&mut self, other: Found) {
-        if self.files.len() <= opened_by_name::MAX_NAMES {
-            self.files.extend(other.files);
-        }
+        self.files.extend(other.files);
         self.names.add(&other.names);
         self.is_of_rust |= other.is_of_rust;
     }
@@ -339,6 +334,26 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_names_too_many_libraries_is_known_to_nobody() {
+        let memory = Reading::new();
+        for (count, are_too_many) in [(4096, false), (4097, true)] {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let text: String = (0..count)
+                .map(|number| format!("\\0lib{number}.so"))
+                .collect();
+            let source = format!("const char names[] = \"{text}\";\n");
+            let path = library_of(directory.path(), &source, &["-nostdlib"]);
+            let (libraries, texts) = read_along(&[path], &wanted(), &memory);
+            for texts in [texts, LibraryTexts::default()] {
+                let real = RealPaths::default();
+                let recorder = FileRecorder::new(&memory, &real, texts);
+                opened_by_name::all(&libraries, &[], &[], Vec::new(), |_| false, &recorder);
+                assert_eq!(real.is_incomplete_for_good(), are_too_many, "{count}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_found_along_is_what_a_search_finds() {
         let memory = Reading::new();
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -359,7 +374,7 @@ mod tests {
         for library in &libraries {
             let one = std::slice::from_ref(library);
             let path = library.path.display();
-            let files = names(one, &alone).expect("read");
+            let files = names(one, &alone).expect("read").expect("few names");
             let found = texts.names_in(library, &wanted);
             assert_eq!(by_themselves.names_in(library, &wanted), found, "{path}");
             for texts in [&texts, &by_themselves] {

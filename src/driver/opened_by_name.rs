@@ -38,31 +38,28 @@ const READ_AT_ONCE: usize = 16 << 10;
 const MAX_LENGTH: usize = 96;
 /// How much of a chunk of data must lie before its new bytes: a name, and what a name has before its extension once more.
 pub(super) const OVERLAP: usize = 2 * MAX_LENGTH;
-/// 30 are usual.
-pub(super) const MAX_NAMES: usize = 4096;
+/// 30 are usual. A driver with more is not cached.
+const MAX_NAMES: usize = 4096;
 const EXTENSION: &[u8] = b".so";
 
 /// Names of files.
 pub(super) type FileNames = BTreeSet<Vec<u8>>;
 
-/// The names of libraries that occur in the data of these: remembered, or else read now and remembered.
+/// The names of libraries that occur in the data of these: remembered, or else read now and remembered. None: they are more than a driver
+/// can have.
 ///
 /// # Errors
-/// One cannot be read, or has more names than a library can have.
+/// One cannot be read.
 pub(super) fn names(
     libraries: &[ScannedLibrary],
     recorder: &FileRecorder<'_>,
-) -> io::Result<FileNames> {
+) -> io::Result<Option<FileNames>> {
     let memory: &dyn FileMemory = recorder;
     let identity = list_identity(MAGIC, identities(libraries).into_iter());
     let known = memory.facts(&identity).ok().flatten();
     if let Some(names) = known.and_then(|file| remembered(file, &identity)) {
-        return Ok(names);
+        return Ok(Some(names));
     }
-    let check = |names: &FileNames| match names.len() > MAX_NAMES {
-        true => Err(io::Error::from(io::ErrorKind::InvalidData)),
-        false => Ok(()),
-    };
     // If not all can be read, their data may.
     let _ = recorder.texts.read(libraries, memory);
     let mut names = FileNames::new();
@@ -77,18 +74,20 @@ pub(super) fn names(
         let mut names = FileNames::new();
         part.each_chunk_of_data(OVERLAP, |chunk| {
             add_names(&chunk, &mut names);
-            check(&names)
+            Ok(())
         })?;
         Ok(names)
     })?;
     names.extend(of_each.into_iter().flat_map(|(_, names)| names));
-    check(&names)?;
+    if names.len() > MAX_NAMES {
+        return Ok(None);
+    }
     let listed: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     memory.remember_facts(
         &identity,
         &with_checksum(MAGIC, &identity, &listed.join(&0)),
     );
-    Ok(names)
+    Ok(Some(names))
 }
 
 /// None: the file is damaged, or not of these libraries.
@@ -120,13 +119,16 @@ const fn is_in_a_file_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.')
 }
 
-/// Adds the names that occur in a chunk of data. One that begins with `lib` may be the end of a longer text, since linkers merge texts, and
+/// Adds the names that occur in a chunk of data, unless there are too many already. One that begins with `lib` may be the end of a longer text, since linkers merge texts, and
 /// in Rust another text may follow it. Any other stands alone, or behind a directory.
 ///
 /// Of the chunks of a section, each name is in just one, however the section is cut: in that which has the second byte behind it.
 pub(super) fn add_names(chunk: &Chunk<'_>, names: &mut FileNames) {
     let text = chunk.bytes;
     for at in memmem::find_iter(text, EXTENSION) {
+        if names.len() > MAX_NAMES {
+            return;
+        }
         let before = text[..at].iter().rev();
         let length = before
             .take(MAX_LENGTH)
@@ -178,8 +180,8 @@ pub struct OpenedByName {
 
 /// The libraries that these name, and what those name and need in turn, but for those that are known.
 ///
-/// `loaded`: what of the driver is loaded. `directories`: the real paths of those in which the dynamic linker looks for all of these. `needed`: what the driver's files are
-/// known to need.
+/// `loaded`: what of the driver is loaded. `directories`: the real paths of those in which the dynamic linker looks for all of these.
+/// `needed`: what the driver's files are known to need.
 pub fn all(
     scanned: &[ScannedLibrary],
     loaded: &[&Object],
@@ -209,7 +211,16 @@ pub fn all(
     let mut paths: HashSet<PathBuf> = HashSet::new();
     while !fresh.is_empty() || !later.is_empty() {
         // Every variable is in the key of a driver that cannot be read, and what it opens is seen when it comes: see `late`.
-        let mut names = real.found(names(&fresh, recorder)).unwrap_or_default();
+        let names = real.found(names(&fresh, recorder));
+        let mut names = names
+            .unwrap_or_else(|| Some(FileNames::new()))
+            .unwrap_or_else(|| {
+                tracing::warn!(
+                    "the driver's files name more than {MAX_NAMES} libraries: nothing is cached"
+                );
+                real.note_incomplete_for_good();
+                FileNames::new()
+            });
         names.retain(|name| !loaded.iter().any(|object| object.name == *name));
         found.names.extend(names.iter().cloned());
         let is_known = |path: &Path| is_known(path) || paths.contains(path);

@@ -36,8 +36,8 @@ pub struct RealPaths {
     without_libraries: RefCell<HashMap<PathBuf, bool>>,
     /// Something could not be looked at.
     is_incomplete: Cell<bool>,
-    /// A directory could not be listed in which the driver may open files by name.
-    has_unlistable: Cell<bool>,
+    /// What the driver may open by name could not be found out, and cannot be later either.
+    is_incomplete_for_good: Cell<bool>,
     /// This process lacked a right. One with other rights may find more or less.
     was_denied: Cell<bool>,
 }
@@ -180,19 +180,24 @@ impl RealPaths {
                 %directory, %error,
                 "this directory of the driver's files may be entered but not listed: nothing is cached"
             );
-            self.has_unlistable.set(true);
+            self.note_incomplete_for_good();
         }
         None
     }
 
     /// Whether everything that was wanted could be looked at. Otherwise the search has found less than there is.
     pub fn is_complete(&self) -> bool {
-        !self.is_incomplete.get() && !self.has_unlistable.get()
+        !self.is_incomplete.get() && !self.is_incomplete_for_good()
     }
 
-    /// Whether a directory could not be listed: a later look is as incomplete.
-    pub fn has_unlistable(&self) -> bool {
-        self.has_unlistable.get()
+    /// Whether a later look is as incomplete: see [`RealPaths::note_incomplete_for_good`].
+    pub fn is_incomplete_for_good(&self) -> bool {
+        self.is_incomplete_for_good.get()
+    }
+
+    /// Notes that what the driver may open by name cannot be found out: a directory may not be listed, or there are too many names.
+    pub fn note_incomplete_for_good(&self) {
+        self.is_incomplete_for_good.set(true);
     }
 
     /// Whether a later process may use what was found: one that has other rights would find something else where this one lacked
@@ -573,7 +578,7 @@ mod tests {
         ] {
             let real = list(root.path(), mode);
             assert_eq!(real.is_complete(), is_complete, "{mode:o}");
-            assert_eq!(real.has_unlistable(), !is_complete, "{mode:o}");
+            assert_eq!(real.is_incomplete_for_good(), !is_complete, "{mode:o}");
             assert_eq!(real.may_be_kept(), may_be_kept, "{mode:o}");
         }
         let nothing = list(root.path(), 0o700);

@@ -179,13 +179,15 @@ fn cached_paths(cache: &[u8]) -> Option<(Vec<&[u8]>, bool)> {
     const ROW: usize = 24;
     /// Where in a row the place of the path is, which is counted from the magic number on.
     const PLACE: usize = 8;
+    const MAX_LENGTH: usize = libc::PATH_MAX as usize;
     let number = |bytes: &[u8], at: usize| Some(u32::from_value(bytes.get(at..at + 4)?)? as usize);
     let cache = cache.get(memmem::find(cache, MAGIC)?..)?;
     let length = number(cache, MAGIC.len())?.checked_mul(ROW)?;
     let rows = cache.get(HEADER..)?.get(..length)?.chunks_exact(ROW);
     let path = |row| {
         let path = cache.get(number(row, PLACE)?..)?;
-        let path = &path[..path.iter().position(|byte| *byte == 0)?];
+        let path = path.get(..MAX_LENGTH).unwrap_or(path);
+        let path = &path[..memchr::memchr(0, path)?];
         path.starts_with(b"/").then_some(path)
     };
     let count = rows.len();

@@ -35,11 +35,14 @@ pub struct WatchedPaths {
 /// The mounts of the file systems on which an image brought the times of its files along, each by a path on it.
 pub type Mounts = Vec<(PathBuf, MountIdentity)>;
 
-/// What a link of the root leads to, if its target is below the root by its text.
+/// What a link of the root leads to, if its target is below the root by its text. Another text for the same path, such as `usr/lib/`, is
+/// none: states are kept by bytes.
 pub(super) fn below_root(link: &Path, target: &Path) -> Option<PathBuf> {
     let root = link.parent().filter(|above| above.parent().is_none())?;
     let is_name = |part| matches!(part, Component::Normal(_));
-    target.components().all(is_name).then(|| root.join(target))
+    let is_plain = target.components().collect::<PathBuf>().as_os_str() == target.as_os_str();
+    let is_below = is_plain && target.components().all(is_name);
+    is_below.then(|| root.join(target))
 }
 
 impl WatchedPaths {
@@ -132,5 +135,26 @@ impl WatchedPaths {
             mounts.collect()
         });
         (all, mounts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_of_the_root_with_another_text_for_a_path_has_a_state_of_its_own() {
+        let below_root = |target| super::below_root(Path::new("/lib"), Path::new(target));
+        assert_eq!(below_root("usr/lib"), Some(PathBuf::from("/usr/lib")));
+        for target in [
+            "usr/lib/",
+            "usr//lib",
+            "./usr/lib",
+            "usr/./lib",
+            "usr/../lib",
+            "/usr/lib",
+        ] {
+            assert_eq!(below_root(target), None, "{target}");
+        }
     }
 }
