@@ -27,7 +27,6 @@
 //! A baker cannot reproduce a library that answers. See [`Ingredient::is_reproducible`].
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
@@ -244,11 +243,17 @@ fn each_image_of(
     // Two objects may have the same base only where one has no segments.
     let objects = objects.iter().enumerate();
     let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
-    let wanted: HashMap<usize, usize> =
+    let mut wanted: Vec<(usize, usize)> =
         wanted.map(|(index, object)| (object.base, index)).collect();
+    wanted.sort_unstable();
+    let place = |base: usize| wanted.binary_search_by_key(&base, |(base, _)| *base);
     each_image(
-        |base, _| wanted.contains_key(&base),
-        |image| each(wanted[&image.base], image),
+        |base, _| place(base).is_ok(),
+        |image| {
+            if let Ok(place) = place(image.base) {
+                each(wanted[place].1, image);
+            }
+        },
     );
 }
 

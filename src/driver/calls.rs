@@ -4,6 +4,7 @@
 //! same handle; buffers are ours and have the stated size.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use opencl_sys::*;
@@ -433,7 +434,7 @@ impl Driver {
         }
     }
 
-    /// The addresses of all functions of the driver, and of the layers between us and it.
+    /// The addresses of all functions of the driver, and of the layers between us and it, in order.
     pub(super) fn functions(&self) -> Vec<usize> {
         let own = crate::cl::dispatch::words(&self.own).iter();
         let all = own.chain(&self.between).copied();
@@ -455,8 +456,11 @@ impl Driver {
                 true => object.path == opened,
                 false => object.path.file_name() == opened.file_name(),
             };
-            let has = |function: &usize| object.contains(*function);
-            is_opened || functions.iter().any(has)
+            let has_one = |range: &Range<usize>| {
+                let next = functions.partition_point(|function| *function < range.start);
+                functions.get(next).is_some_and(|next| *next < range.end)
+            };
+            is_opened || object.ranges.iter().any(has_one)
         }
     }
 }

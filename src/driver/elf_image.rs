@@ -4,6 +4,7 @@
 //! elsewhere gives [`UnreadableImage`]; none makes the process crash. Must be used inside dl_iterate_phdr's callback, so that the
 //! object stays mapped.
 
+use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::ops::Range;
 
@@ -40,6 +41,9 @@ pub struct ElfImage {
     symbols: Option<usize>,
     /// DT_STRTAB and DT_STRSZ.
     strings: Option<(usize, usize)>,
+    /// The numbers of the versions that it needs of others, and where their names are in DT_STRTAB. Found when one is first asked for: a
+    /// driver has a hundred slots with versions.
+    versions: OnceCell<Vec<(u16, usize)>>,
 }
 
 /// The exported symbols of an object that are watched.
@@ -129,6 +133,7 @@ impl ElfImage {
             dynamic: Vec::new(),
             symbols: None,
             strings: None,
+            versions: OnceCell::new(),
         };
         let entry = |at: usize| Some((image.word(at)?, image.word(at.checked_add(WORD)?)?));
         let entries = dynamic.step_by(2 * WORD).map_while(entry);
@@ -228,19 +233,33 @@ impl ElfImage {
             .pointer(DT_VERSYM)?
             .checked_add(index.checked_mul(2)?)?;
         let wanted = self.half(at)? & 0x7fff;
+        let versions = self.versions.get_or_init(|| {
+            let mut versions = Vec::new();
+            // What stands before damage counts.
+            let _ = self.each_needed_version(|number, name| versions.push((number, name)));
+            versions
+        });
+        let (_, name) = versions.iter().find(|(number, _)| *number == wanted)?;
+        self.string(*name)
+    }
+
+    /// Calls the function with the number of each version that the object needs of others, and where its name is.
+    fn each_needed_version(&self, mut each: impl FnMut(u16, usize)) -> Option<()> {
         let mut need = self.pointer(DT_VERNEED)?;
         // Elf64_Verneed and Elf64_Vernaux.
         for _ in 0..self.number(DT_VERNEEDNUM)? {
             let mut auxiliary = need.checked_add(self.quarter(need + 8)? as usize)?;
             for _ in 0..self.half(need + 2)? {
-                if self.half(auxiliary + 6)? & 0x7fff == wanted {
-                    return self.string(self.quarter(auxiliary + 8)? as usize);
-                }
+                let (number, name) = (self.half(auxiliary + 6)?, self.quarter(auxiliary + 8)?);
+                each(number & 0x7fff, name as usize);
                 auxiliary = auxiliary.checked_add(self.quarter(auxiliary + 12)? as usize)?;
             }
-            need = need.checked_add(self.quarter(need + 12)? as usize)?;
+            match self.quarter(need + 12)? {
+                0 => break,
+                next => need = need.checked_add(next as usize)?,
+            }
         }
-        None
+        Some(())
     }
 
     /// The names of what the object has for others. None: it has no table of them.

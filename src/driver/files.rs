@@ -244,14 +244,17 @@ pub fn children(directory: &Path, real: &RealPaths) -> impl Iterator<Item = Path
 
 /// Whether a name matches a pattern. `*` stands for anything.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => name == pattern,
-        Some((prefix, rest)) => name.strip_prefix(prefix).is_some_and(|name| {
-            (0..=name.len())
-                .filter(|&at| name.is_char_boundary(at))
-                .any(|at| matches(rest, &name[at..]))
-        }),
+    // By bytes: a first key compares each loaded library with some patterns.
+    fn fits(pattern: &[u8], name: &[u8]) -> bool {
+        let Some(star) = pattern.iter().position(|byte| *byte == b'*') else {
+            return name == pattern;
+        };
+        let (prefix, rest) = (&pattern[..star], &pattern[star + 1..]);
+        name.strip_prefix(prefix).is_some_and(|name| {
+            rest.is_empty() || (0..=name.len()).any(|at| fits(rest, &name[at..]))
+        })
     }
+    fits(pattern.as_bytes(), name.as_bytes())
 }
 
 #[cfg(test)]

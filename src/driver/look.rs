@@ -9,6 +9,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
@@ -30,6 +31,8 @@ const MAGIC: &[u8] = b"oclcsnap1";
 const MAX_BYTES: u64 = 4 << 20;
 /// A process has some dozens of variables.
 const MAX_NAMES: usize = 1 << 12;
+/// A look at a driver asks for 20 to 90 states (measured on four drivers).
+const STATES: usize = 112;
 
 /// A digest.
 type Digest = [u8; 32];
@@ -82,13 +85,13 @@ pub struct Look<'a> {
     snapshot: RefCell<Snapshot>,
 }
 
-/// The states of files and directories, and where links lead. They are trusted for as long as a look may be old: a search that finds
+/// The states of files and directories, and where links lead, by the bytes of paths: see [`super::path_map`]. They are trusted for as long as a look may be old: a search that finds
 /// something new takes longer.
 struct States {
     since: Instant,
-    known: HashMap<PathBuf, Option<FileFingerprint>>,
+    known: HashMap<OsString, Option<FileFingerprint>>,
     /// Targets of links.
-    targets: HashMap<PathBuf, Option<PathBuf>>,
+    targets: HashMap<OsString, Option<PathBuf>>,
 }
 
 impl States {
@@ -132,7 +135,7 @@ impl<'a> Look<'a> {
             reader: OnceCell::new(),
             states: RefCell::new(States {
                 since: Instant::now(),
-                known: HashMap::new(),
+                known: HashMap::with_capacity(STATES),
                 targets: HashMap::new(),
             }),
             snapshot: RefCell::default(),
@@ -247,22 +250,24 @@ impl FileMemory for Look<'_> {
     fn state(&self, path: &Path) -> Option<FileFingerprint> {
         let mut states = self.states.borrow_mut();
         states.refresh();
-        if let Some(known) = states.known.get(path) {
+        if let Some(known) = states.known.get(path.as_os_str()) {
             return *known;
         }
         let state = self.memory.state(path);
-        states.known.insert(path.to_owned(), state);
+        states.known.insert(path.as_os_str().to_owned(), state);
         state
     }
 
     fn target(&self, path: &Path) -> Option<PathBuf> {
         let mut states = self.states.borrow_mut();
         states.refresh();
-        if let Some(known) = states.targets.get(path) {
+        if let Some(known) = states.targets.get(path.as_os_str()) {
             return known.clone();
         }
         let target = self.memory.target(path);
-        states.targets.insert(path.to_owned(), target.clone());
+        states
+            .targets
+            .insert(path.as_os_str().to_owned(), target.clone());
         target
     }
 

@@ -72,9 +72,9 @@ impl Environment {
 }
 
 fn fits(known: &str, name: &str) -> bool {
-    match known.strip_suffix('*') {
-        Some(prefix) => name.starts_with(prefix),
-        None => known == name,
+    match known.as_bytes() {
+        [prefix @ .., b'*'] => name.as_bytes().starts_with(prefix),
+        known => known == name.as_bytes(),
     }
 }
 
