@@ -235,24 +235,30 @@ impl ElfImage {
         let wanted = self.half(at)? & 0x7fff;
         let versions = self.versions.get_or_init(|| {
             let mut versions = Vec::new();
-            // What stands before damage counts.
-            let _ = self.each_needed_version(|number, name| versions.push((number, name)));
+            // What stands before damage counts. Of more versions than there are numbers, some are damage.
+            let _ = self.each_needed_version(|number, name| {
+                versions.push((number, name));
+                (versions.len() < 1 << 15).then_some(())
+            });
             versions
         });
         let (_, name) = versions.iter().find(|(number, _)| *number == wanted)?;
         self.string(*name)
     }
 
-    /// Calls the function with the number of each version that the object needs of others, and where its name is.
-    fn each_needed_version(&self, mut each: impl FnMut(u16, usize)) -> Option<()> {
+    /// Calls the function with the number of each version that the object needs of others, and where its name is, until it gives None.
+    fn each_needed_version(&self, mut each: impl FnMut(u16, usize) -> Option<()>) -> Option<()> {
         let mut need = self.pointer(DT_VERNEED)?;
         // Elf64_Verneed and Elf64_Vernaux.
         for _ in 0..self.number(DT_VERNEEDNUM)? {
             let mut auxiliary = need.checked_add(self.quarter(need + 8)? as usize)?;
             for _ in 0..self.half(need + 2)? {
                 let (number, name) = (self.half(auxiliary + 6)?, self.quarter(auxiliary + 8)?);
-                each(number & 0x7fff, name as usize);
-                auxiliary = auxiliary.checked_add(self.quarter(auxiliary + 12)? as usize)?;
+                each(number & 0x7fff, name as usize)?;
+                match self.quarter(auxiliary + 12)? {
+                    0 => break,
+                    next => auxiliary = auxiliary.checked_add(next as usize)?,
+                }
             }
             match self.quarter(need + 12)? {
                 0 => break,

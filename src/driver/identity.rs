@@ -45,7 +45,7 @@ pub type DriverIdentity = Arc<[Ingredient]>;
 pub(super) enum Unidentified {
     /// Something could not be looked at, perhaps for lack of descriptors or memory: the next call tries again.
     ForNow,
-    /// A file cannot be read, or is not the one in memory.
+    /// A file cannot be read, or is not the one in memory; or what the driver opens by name cannot be found out.
     ForGood,
 }
 

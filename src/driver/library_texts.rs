@@ -345,7 +345,8 @@ mod tests {
             let path = library_of(directory.path(), &source, &["-nostdlib"]);
             let (libraries, texts) = read_along(&[path], &wanted(), &memory);
             for texts in [texts, LibraryTexts::default()] {
-                let real = RealPaths::default();
+                // What is remembered would answer for the second.
+                let (memory, real) = (Reading::new(), RealPaths::default());
                 let recorder = FileRecorder::new(&memory, &real, texts);
                 opened_by_name::all(&libraries, &[], &[], Vec::new(), |_| false, &recorder);
                 assert_eq!(real.is_incomplete_for_good(), are_too_many, "{count}");

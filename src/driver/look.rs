@@ -85,8 +85,8 @@ pub struct Look<'a> {
     snapshot: RefCell<Snapshot>,
 }
 
-/// The states of files and directories, and where links lead, by the bytes of paths: see [`super::path_map`]. They are trusted for as long as a look may be old: a search that finds
-/// something new takes longer.
+/// The states of files and directories, and where links lead, by the bytes of paths: see [`super::path_map`]. They are trusted for as long
+/// as a look may be old: a search that finds something new takes longer.
 struct States {
     since: Instant,
     known: HashMap<OsString, Option<FileFingerprint>>,

@@ -38,7 +38,7 @@ const READ_AT_ONCE: usize = 16 << 10;
 const MAX_LENGTH: usize = 96;
 /// How much of a chunk of data must lie before its new bytes: a name, and what a name has before its extension once more.
 pub(super) const OVERLAP: usize = 2 * MAX_LENGTH;
-/// 30 are usual. A driver with more is not cached.
+/// 30 are usual. A driver whose files have more is not cached, nor one if the libraries that these open have more.
 const MAX_NAMES: usize = 4096;
 const EXTENSION: &[u8] = b".so";
 
@@ -119,8 +119,8 @@ const fn is_in_a_file_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.')
 }
 
-/// Adds the names that occur in a chunk of data, unless there are too many already. One that begins with `lib` may be the end of a longer text, since linkers merge texts, and
-/// in Rust another text may follow it. Any other stands alone, or behind a directory.
+/// Adds the names that occur in a chunk of data, unless there are too many already. One that begins with `lib` may be the end of a longer
+/// text, since linkers merge texts, and in Rust another text may follow it. Any other stands alone, or behind a directory.
 ///
 /// Of the chunks of a section, each name is in just one, however the section is cut: in that which has the second byte behind it.
 pub(super) fn add_names(chunk: &Chunk<'_>, names: &mut FileNames) {

@@ -3,6 +3,7 @@
 //! What cannot be told here is not decided: a token that has another value on each system stands for all of its values, and
 //! subdirectories for other processors are searched as well. So a search finds at least what the dynamic linker would find.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -160,15 +161,10 @@ fn cached_directories(cache: &[u8]) -> Vec<&OsStr> {
         let strings = cache.split(|byte| *byte == 0);
         paths.extend(strings.filter(|string| string.starts_with(b"/")));
     }
-    let mut found: Vec<&OsStr> = Vec::new();
-    for path in paths {
-        let directory = Path::new(OsStr::from_bytes(path)).parent();
-        let directory = directory.map(Path::as_os_str);
-        // A thousand libraries are in few directories, in sequence.
-        found.extend(directory.filter(|directory| !found.iter().rev().any(|one| one == directory)));
-    }
-    found.sort();
-    found
+    let directory = |path| Path::new(OsStr::from_bytes(path)).parent();
+    let directories = paths.into_iter().filter_map(directory);
+    let found: BTreeSet<&OsStr> = directories.map(Path::as_os_str).collect();
+    found.into_iter().collect()
 }
 
 /// The paths in the linker's cache, in the form that it has since glibc 2.2 (`struct cache_file_new` in sysdeps/generic/dl-cache.h), which
