@@ -271,7 +271,8 @@ fn load(store: &Store) -> Option<Remembered> {
     framing::decode::<Option<Remembered>>(MAGIC, &bytes)?
 }
 
-/// A name that no other host has, but for clones of a running machine and their containers. Device and inode numbers are valid on one host only.
+/// A name that no other host has, but for clones of a running machine and their containers. Device and inode numbers are valid on one host
+/// only.
 pub(super) fn host() -> String {
     let host = host::of_files();
     // Containers have the number of their image, if any.
