@@ -133,9 +133,9 @@ numbered! {
             "the cache directory cannot be used; `OCLCACHE_LOG=warn` says why";
         /// The driver's files cannot be identified.
         UnidentifiedDriver = 12, "unidentified_driver",
-            "a driver's file is unreadable, in a directory that cannot be listed, was replaced while in use, or names too many \
-             libraries; or the program was renamed or hides how it was started; or `LD_AUDIT`, `LD_PRELOAD` or a script \
-             (`OCLCACHE_LOG=warn` says so) changes what the driver's linker loads; restart the program";
+            "a driver's file is unreadable, in a directory that cannot be listed, or was replaced while in use; or the program was \
+             renamed or hides how it was started; or `LD_AUDIT`, `LD_PRELOAD` or a script (`OCLCACHE_LOG=warn` says so) changes what \
+             the driver's linker loads; restart the program; or the driver's files name too many libraries, about which nothing can be done";
         /// The device does not answer a query that the key needs.
         UnidentifiedDevice = 13, "unidentified_device",
             "a device does not answer a query that the key needs; update its driver";

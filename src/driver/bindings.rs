@@ -240,18 +240,24 @@ fn each_image_of(
     wanted: impl Fn(usize) -> bool,
     mut each: impl FnMut(usize, &ElfImage),
 ) {
-    // Two objects may have the same base only where one has no segments.
-    let objects = objects.iter().enumerate();
-    let wanted = objects.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
+    let of_all = objects.iter().enumerate();
+    let wanted = of_all.filter(|(index, object)| wanted(*index) && !object.ranges.is_empty());
     let mut wanted: Vec<(usize, usize)> =
         wanted.map(|(index, object)| (object.base, index)).collect();
     wanted.sort_unstable();
-    let place = |base: usize| wanted.binary_search_by_key(&base, |(base, _)| *base);
+    // Several objects may have one base: all those that lie where their files say (a program that is not position-independent, and a
+    // library of a system that prelinks).
+    let of_base = |base: usize| {
+        let first = wanted.partition_point(|(other, _)| *other < base);
+        let of_base = wanted[first..].iter();
+        of_base.take_while(move |(other, _)| *other == base)
+    };
     each_image(
-        |base, _| place(base).is_ok(),
+        |base, _| of_base(base).next().is_some(),
         |image| {
-            if let Ok(place) = place(image.base) {
-                each(wanted[place].1, image);
+            let is_it = |index: usize| image.start().is_some_and(|at| objects[index].contains(at));
+            if let Some((_, index)) = of_base(image.base).find(|(_, index)| is_it(*index)) {
+                each(*index, image);
             }
         },
     );

@@ -19,6 +19,8 @@ pub use relocations::{BoundSymbol, WatchedRelocations};
 use xxhash_rust::xxh3::xxh3_64;
 
 mod relocations;
+#[cfg(test)]
+mod tests;
 
 /// Whether relocations are read on this processor.
 pub const IS_READ: bool = !relocations::OF_SYMBOLS.is_empty();
@@ -143,6 +145,11 @@ impl ElfImage {
         image.symbols = image.pointer(DT_SYMTAB);
         image.strings = image.pointer(DT_STRTAB).zip(image.number(DT_STRSZ));
         image
+    }
+
+    /// The address of its first segment that can be read.
+    pub fn start(&self) -> Option<usize> {
+        self.segments.first().map(|segment| segment.start)
     }
 
     fn bytes(&self, start: usize, size: usize) -> Option<&[u8]> {

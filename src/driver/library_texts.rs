@@ -343,13 +343,23 @@ mod tests {
                 .collect();
             let source = format!("const char names[] = \"{text}\";\n");
             let path = library_of(directory.path(), &source, &["-nostdlib"]);
-            let (libraries, texts) = read_along(&[path], &wanted(), &memory);
+            let moved = directory.path().join("moved");
+            let (libraries, texts) = read_along(std::slice::from_ref(&path), &wanted(), &memory);
             for texts in [texts, LibraryTexts::default()] {
                 // What is remembered would answer for the second.
-                let (memory, real) = (Reading::new(), RealPaths::default());
-                let recorder = FileRecorder::new(&memory, &real, texts);
-                opened_by_name::all(&libraries, &[], &[], Vec::new(), |_| false, &recorder);
-                assert_eq!(real.is_incomplete_for_good(), are_too_many, "{count}");
+                let memory = Reading::new();
+                let names_too_many = |texts| {
+                    let real = RealPaths::default();
+                    let recorder = FileRecorder::new(&memory, &real, texts);
+                    opened_by_name::all(&libraries, &[], &[], Vec::new(), |_| false, &recorder);
+                    real.is_incomplete_for_good()
+                };
+                assert_eq!(names_too_many(texts), are_too_many, "{count}");
+                // Later processes read no file for that.
+                std::fs::rename(&path, &moved).expect("moved");
+                let of_memory = names_too_many(LibraryTexts::default());
+                assert_eq!(of_memory, are_too_many, "{count}");
+                std::fs::rename(&moved, &path).expect("moved back");
             }
         }
     }

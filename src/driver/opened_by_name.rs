@@ -29,7 +29,7 @@ use super::search_path::{add_new, directory, of_file, with_subdirectories};
 use crate::key::ingredients::Ingredient;
 use crate::proc_file;
 
-const MAGIC: &[u8; 16] = b"oclcache opens 1";
+const MAGIC: &[u8; 16] = b"oclcache opens 2";
 /// No file of facts is larger.
 const MAX_BYTES: u64 = 1 << 20;
 /// Most files of facts are smaller. Without room, the standard library reads in steps that begin with 32 bytes.
@@ -38,7 +38,7 @@ const READ_AT_ONCE: usize = 16 << 10;
 const MAX_LENGTH: usize = 96;
 /// How much of a chunk of data must lie before its new bytes: a name, and what a name has before its extension once more.
 pub(super) const OVERLAP: usize = 2 * MAX_LENGTH;
-/// 30 are usual. A driver whose files have more is not cached, nor one if the libraries that these open have more.
+/// A driver whose files have more of them is not cached, nor one if the libraries that these open have more. 30 are usual.
 const MAX_NAMES: usize = 4096;
 const EXTENSION: &[u8] = b".so";
 
@@ -46,7 +46,7 @@ const EXTENSION: &[u8] = b".so";
 pub(super) type FileNames = BTreeSet<Vec<u8>>;
 
 /// The names of libraries that occur in the data of these: remembered, or else read now and remembered. None: they are more than a driver
-/// can have.
+/// can have, which is remembered as well.
 ///
 /// # Errors
 /// One cannot be read.
@@ -57,9 +57,24 @@ pub(super) fn names(
     let memory: &dyn FileMemory = recorder;
     let identity = list_identity(MAGIC, identities(libraries).into_iter());
     let known = memory.facts(&identity).ok().flatten();
-    if let Some(names) = known.and_then(|file| remembered(file, &identity)) {
-        return Ok(Some(names));
-    }
+    let names = match known.and_then(|file| remembered(file, &identity)) {
+        Some(names) => names,
+        None => {
+            let names = names_now(libraries, recorder)?;
+            let listed: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+            memory.remember_facts(
+                &identity,
+                &with_checksum(MAGIC, &identity, &listed.join(&0)),
+            );
+            names
+        }
+    };
+    Ok((names.len() <= MAX_NAMES).then_some(names))
+}
+
+/// The same from the files, but of too many names only one more than a driver can have.
+fn names_now(libraries: &[ScannedLibrary], recorder: &FileRecorder<'_>) -> io::Result<FileNames> {
+    let memory: &dyn FileMemory = recorder;
     // If not all can be read, their data may.
     let _ = recorder.texts.read(libraries, memory);
     let mut names = FileNames::new();
@@ -79,15 +94,7 @@ pub(super) fn names(
         Ok(names)
     })?;
     names.extend(of_each.into_iter().flat_map(|(_, names)| names));
-    if names.len() > MAX_NAMES {
-        return Ok(None);
-    }
-    let listed: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-    memory.remember_facts(
-        &identity,
-        &with_checksum(MAGIC, &identity, &listed.join(&0)),
-    );
-    Ok(Some(names))
+    Ok(names.into_iter().take(MAX_NAMES + 1).collect())
 }
 
 /// None: the file is damaged, or not of these libraries.
@@ -212,15 +219,13 @@ pub fn all(
     while !fresh.is_empty() || !later.is_empty() {
         // Every variable is in the key of a driver that cannot be read, and what it opens is seen when it comes: see `late`.
         let names = real.found(names(&fresh, recorder));
-        let mut names = names
-            .unwrap_or_else(|| Some(FileNames::new()))
-            .unwrap_or_else(|| {
-                tracing::warn!(
-                    "the driver's files name more than {MAX_NAMES} libraries: nothing is cached"
-                );
-                real.note_incomplete_for_good();
-                FileNames::new()
-            });
+        let Some(mut names) = names.unwrap_or_else(|| Some(FileNames::new())) else {
+            tracing::warn!(
+                "the driver's files name more than {MAX_NAMES} libraries: nothing is cached"
+            );
+            real.note_incomplete_for_good();
+            break;
+        };
         names.retain(|name| !loaded.iter().any(|object| object.name == *name));
         found.names.extend(names.iter().cloned());
         let is_known = |path: &Path| is_known(path) || paths.contains(path);

@@ -32,6 +32,19 @@ impl Cache {
         draft: &Draft,
         moment: Option<&Moment>,
     ) -> Result<CallIdentity, Bypass> {
+        let identity = self.find_identity(draft, moment);
+        // Also of a driver that cannot be identified, since each process tries.
+        if moment.is_none() {
+            self.remember_digests();
+        }
+        identity
+    }
+
+    fn find_identity(
+        &self,
+        draft: &Draft,
+        moment: Option<&Moment>,
+    ) -> Result<CallIdentity, Bypass> {
         let inputs = &draft.inputs;
         let driver = inputs.driver;
         let loads = moment.map_or_else(|| loaded_changes().loads, Moment::loads);
@@ -52,9 +65,6 @@ impl Cache {
         }
         let bindings = driver.bindings(moment, &look)?;
         look.keep();
-        if moment.is_none() {
-            self.remember_digests();
-        }
         let reads_unknown = match surroundings.reads {
             Reads::Nothing => false,
             Reads::HeadersElsewhere => {

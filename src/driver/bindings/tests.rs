@@ -18,6 +18,31 @@ fn of_c_library(mut each: impl FnMut(&ElfImage)) {
     assert_eq!(found, 1);
 }
 
+#[test]
+fn of_two_objects_with_one_base_each_has_its_own_image() {
+    let mut objects = loaded::objects();
+    // Libraries that stay: other tests open and close some meanwhile.
+    let of = |function: usize| objects.iter().position(|object| object.contains(function));
+    let of_c = of(libc::getpid as *const () as usize).expect("the C library");
+    let program = of(watched as *const () as usize).expect("the program");
+    for (changed, other) in [(of_c, program), (program, of_c)] {
+        let bases = (objects[changed].base, objects[other].base);
+        objects[changed].base = bases.1;
+        let mut seen = Vec::new();
+        each_image_of(
+            &objects,
+            |_| true,
+            |index, image| {
+                let start = image.start().expect("a segment");
+                assert!(objects[index].contains(start), "{:?}", objects[index]);
+                seen.push(index);
+            },
+        );
+        assert!(seen.contains(&other) && !seen.contains(&changed));
+        objects[changed].base = bases.0;
+    }
+}
+
 fn watched(names: &[&str]) -> WatchedNames {
     let names = names.iter().map(|name| name.as_bytes());
     WatchedNames::of(vec![NameHashes::of(names)])
@@ -85,6 +110,41 @@ fn all_names_that_a_relocation_has_are_imported() {
         },
     );
     assert!(all > 10, "{all}");
+}
+
+/// The dynamic linker finds an import by its version where an object has it, and nowhere by another.
+#[test]
+#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
+fn an_import_has_the_version_by_which_it_is_found() {
+    let objects = loaded::objects();
+    let mut imports = Vec::new();
+    each_image_of(
+        &objects,
+        |index| objects[index].is_in_a_file() || objects[index].path.as_os_str().is_empty(),
+        |_, image| {
+            for number in 0..image.relocation_count().expect("readable") {
+                let each = |bound: BoundSymbol| {
+                    let symbol = image.symbol(bound.symbol).ok_or(UnreadableImage)?;
+                    // A weak one may be in no object.
+                    if symbol.is_weak() {
+                        return Ok(());
+                    }
+                    let name = image.name(&symbol).ok_or(UnreadableImage)?;
+                    let version = image.version(bound.symbol);
+                    imports.extend(version.map(|version| (name.to_owned(), version.to_owned())));
+                    Ok(())
+                };
+                let number = u32::try_from(number).expect("few");
+                assert_eq!(image.each_bound([number], each), Ok(()));
+            }
+        },
+    );
+    assert!(imports.len() > 10, "{imports:?}");
+    let scope = Scope::open(None).expect("a scope");
+    for (name, version) in &imports {
+        let found = scope.find(name, Some(version));
+        assert!(found.is_some(), "{name:?} {version:?}");
+    }
 }
 
 #[test]
