@@ -165,6 +165,7 @@ def client_ways(subject, kernels, helpers):
     bench.run(client(kernels, helpers, "--save", binary, "--write", source), cached=True, registered=True)
     limit = client(kernels, helpers, "--again", AGAIN, "--binary", binary)
     ways["limit"] = lambda _: bench.run(limit, cached=False)
+    ways["limit beside a source"] = lambda _: bench.run([*limit, "--beside", "source"], cached=False)
     if subject.driver.own_cache:
         warm = folder / "warm"
         ways["limit, own cache"] = lambda _: bench.run(limit, cached=False, home=warm)

@@ -35,11 +35,11 @@ def builds(rows):
         others = [of(row, way, "build") for way in ("bare", "own cache", "PyOpenCL's cache")]
         cells = [title(row), *map(figures.seconds, others)]
         for kind in ("build", "later builds"):
-            ours, limit = of(row, "hit", kind), of(row, "limit", kind)
-            cells += [figures.seconds(ours), figures.seconds(limit), figures.against(ours, limit)]
+            ours, limit, beside = (of(row, way, kind) for way in ("hit", "limit", "limit beside a source"))
+            cells += [figures.seconds(ours), figures.seconds(beside), figures.seconds(limit), figures.against(ours, limit)]
         table.append(cells)
     head = ["", "without", "driver's own cache", "PyOpenCL's cache"]
-    head += [f"{what}{when}" for when in (", first", ", later") for what in ("oclcache", "the limit", "times")]
+    head += [f"{what}{when}" for when in (", first", ", later") for what in ("oclcache", "the limit and a source", "the limit", "times")]
     return figures.markdown(head, table)
 
 

@@ -2,7 +2,7 @@
 //!
 //! Handles are raw: a section may pass on purpose what the specification calls invalid, such as NULL.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -142,7 +142,10 @@ pub fn pointer(text: &Option<CString>) -> *const c_char {
 }
 
 pub fn program(context: Handle, source: &str) -> (Handle, cl_int) {
-    let source = text(source);
+    program_from_text(context, &text(source))
+}
+
+pub fn program_from_text(context: Handle, source: &CStr) -> (Handle, cl_int) {
     let mut strings = [source.as_ptr()];
     let mut code = 1;
     let program = call!(clCreateProgramWithSource(
@@ -161,7 +164,7 @@ pub fn program_from_binary(
     device: Handle,
     binary: &[u8],
 ) -> (Handle, cl_int, cl_int) {
-    let (program, status, code) = program_from_binaries(context, &[device], &[binary.to_vec()]);
+    let (program, status, code) = program_from_binaries(context, &[device], &[binary]);
     (program, status[0], code)
 }
 
@@ -169,9 +172,10 @@ pub fn program_from_binary(
 pub fn program_from_binaries(
     context: Handle,
     devices: &[Handle],
-    binaries: &[Vec<u8>],
+    binaries: &[impl AsRef<[u8]>],
 ) -> (Handle, Vec<cl_int>, cl_int) {
-    let lengths: Vec<usize> = binaries.iter().map(Vec::len).collect();
+    let binaries: Vec<&[u8]> = binaries.iter().map(AsRef::as_ref).collect();
+    let lengths: Vec<usize> = binaries.iter().map(|binary| binary.len()).collect();
     let mut starts: Vec<*const u8> = binaries.iter().map(|binary| binary.as_ptr()).collect();
     let (mut status, mut code) = (vec![1; devices.len()], 1);
     let program = call!(clCreateProgramWithBinary(

@@ -1,5 +1,6 @@
 //! How long a program takes from its source, or its binary, to its kernels and to its first result.
 
+use std::ffi::CString;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::load::resident_kib;
 use crate::queries::binary;
 use crate::session::{Session, Value};
 
-const USAGE: &str = "time takes --kernels N, --helpers N, --again N, --binary FILE, --save FILE, --write FILE and --mark PATH";
+const USAGE: &str = "time takes --kernels N, --helpers N, --again N, --binary FILE, --beside source, --save FILE, --write FILE and --mark PATH";
 
 /// Functions that every kernel could call, as programs for rendering or cryptography have them: most of what the compiler
 /// reads is theirs, most of what it makes is not.
@@ -42,6 +43,8 @@ struct Plan {
     again: usize,
     /// Make it of the binary in this file.
     binary: Option<String>,
+    /// Make a program of the source first, as every application does that has its program built.
+    beside_source: bool,
     /// Write its binary into this file.
     save: Option<String>,
     /// Write its source into this file.
@@ -57,6 +60,7 @@ impl Plan {
             helpers: 600,
             again: 0,
             binary: None,
+            beside_source: false,
             save: None,
             write: None,
             mark: None,
@@ -69,13 +73,17 @@ impl Plan {
                 "--helpers" => plan.helpers = number()?,
                 "--again" => plan.again = number()?,
                 "--binary" => plan.binary = Some(value.clone()),
+                "--beside" if value == "source" => plan.beside_source = true,
                 "--save" => plan.save = Some(value.clone()),
                 "--write" => plan.write = Some(value.clone()),
                 "--mark" => plan.mark = Some(value.clone()),
                 _ => return Err(USAGE.to_owned()),
             }
         }
-        Ok(plan)
+        match plan.beside_source && plan.binary.is_none() {
+            true => Err("--beside needs --binary".to_owned()),
+            false => Ok(plan),
+        }
     }
 
     fn source(&self) -> String {
@@ -87,11 +95,12 @@ impl Plan {
 
 /// What a program is made of, in memory.
 enum Base {
-    Source(String),
-    Binary(Vec<u8>),
+    Source(CString),
+    /// The binary, and the source of which a program is made first.
+    Binary(Vec<u8>, Option<CString>),
 }
 
-/// A built program, and the time of the two calls that make one.
+/// A built program, and the time of the calls that make one.
 fn build(session: &Session, base: &Base, plan: &Plan) -> Result<(Handle, Duration), String> {
     let mark = || {
         plan.mark
@@ -99,10 +108,17 @@ fn build(session: &Session, base: &Base, plan: &Plan) -> Result<(Handle, Duratio
             .is_some_and(|path| fs::exists(path).is_ok())
     };
     mark();
+    let mut beside = None;
     let start = Instant::now();
     let (program, code) = match base {
-        Base::Source(source) => cl::program(session.context, source),
-        Base::Binary(binary) => {
+        Base::Source(source) => cl::program_from_text(session.context, source),
+        Base::Binary(binary, source) => {
+            let made = |source: &CString| cl::program_from_text(session.context, source);
+            let made = source.as_ref().map(made);
+            if let Some((_, code)) = made.filter(|(_, code)| *code != 0) {
+                return Err(format!("no program beside: {code}"));
+            }
+            beside = made.map(|(program, _)| program);
             let (program, _, code) =
                 cl::program_from_binary(session.context, session.device(), binary);
             (program, code)
@@ -114,6 +130,9 @@ fn build(session: &Session, base: &Base, plan: &Plan) -> Result<(Handle, Duratio
     let code = cl::build(program, None);
     let took = start.elapsed();
     mark();
+    if let Some(beside) = beside {
+        cl::release_program(beside);
+    }
     match code {
         0 => Ok((program, took)),
         code => Err(format!("clBuildProgram: {code}")),
@@ -123,16 +142,17 @@ fn build(session: &Session, base: &Base, plan: &Plan) -> Result<(Handle, Duratio
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let plan = Plan::read(arguments)?;
     let file = |path: &String| fs::read(path).map_err(|error| format!("{path}: {error}"));
+    let source = || cl::text(&plan.source());
     let base = match &plan.binary {
-        Some(path) => Base::Binary(file(path)?),
-        None => Base::Source(plan.source()),
+        Some(path) => Base::Binary(file(path)?, plan.beside_source.then(source)),
+        None => Base::Source(source()),
     };
     let write = |path: &Option<String>, bytes: &[u8]| match path {
         Some(path) => fs::write(path, bytes).map_err(|error| format!("{path}: {error}")),
         None => Ok(()),
     };
     if let Base::Source(source) = &base {
-        write(&plan.write, source.as_bytes())?;
+        write(&plan.write, source.to_bytes())?;
     }
 
     let (program, first) = build(session, &base, &plan)?;
