@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::process::behind_filter;
-use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
+use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example, some_of};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)get_global_id(0) * 3 + N; }\n";
 
@@ -66,8 +66,8 @@ fn served(sandbox: &Sandbox) -> BTreeMap<String, Vec<Vec<u8>>> {
 }
 
 #[test]
-fn what_was_exported_here_is_a_hit_elsewhere_on_every_driver() {
-    for driver in Driver::ALL {
+fn what_was_exported_here_is_a_hit_elsewhere() {
+    for driver in some_of(&Driver::ALL) {
         let Some(sandbox) = Sandbox::new(driver) else {
             continue;
         };

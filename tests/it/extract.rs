@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::hostile_texts::{HOSTILE, assert_plain};
 use crate::snapshots::assert_shown;
-use crate::support::{Driver, Ran, Sandbox, Way, skipped, tree};
+use crate::support::{Driver, Ran, Sandbox, Way, skipped, some_of, tree};
 
 const SOURCE: &str = "#include <part.h>\n#include \"../beside.h\"\n\
     __kernel void f(__global uint *out) { out[get_global_id(0)] = PART + BESIDE + N; }\n";
@@ -55,7 +55,7 @@ fn has_compiler() -> bool {
 
 #[test]
 fn an_entry_is_compiled_again_with_its_options_and_headers_where_those_are_gone() {
-    for driver in Driver::ALL {
+    for driver in some_of(&Driver::ALL) {
         let Some(sandbox) = Sandbox::new(driver) else {
             continue;
         };

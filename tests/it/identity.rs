@@ -28,7 +28,7 @@ fn misses(sandbox: &Sandbox) -> usize {
 
 #[test]
 fn another_build_of_the_driver_compiles_again_and_the_same_at_another_path_does_not() {
-    for driver in REAL {
+    for driver in some_of(&REAL) {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
@@ -102,7 +102,7 @@ fn another_build_of_a_compiler_library_compiles_again() {
 
 #[test]
 fn an_update_of_what_cannot_change_code_compiles_nothing() {
-    for driver in REAL {
+    for driver in some_of(&REAL) {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
@@ -181,7 +181,7 @@ fn a_changed_byte_of_the_built_in_libraries_or_of_what_is_read_beside_them_compi
 
 #[test]
 fn the_same_files_with_other_times_compile_nothing() {
-    for driver in some_of(&REAL, "files with other times on all drivers but one") {
+    for driver in some_of(&REAL) {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };

@@ -139,7 +139,7 @@ fn least_stack(sandbox: &Sandbox, how: &str) -> usize {
 #[test]
 fn each_thread_on_which_a_build_lives_bare_is_large_enough() {
     let drivers = [Driver::Stub, Driver::Pocl, Driver::Intel, Driver::Rusticl];
-    for driver in some_of(&drivers, "small stacks on all drivers but one") {
+    for driver in some_of(&drivers) {
         let Some(mut sandbox) = with_release(driver) else {
             continue;
         };

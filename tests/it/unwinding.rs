@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Driver, Ran, Sandbox, Way, library, skipped};
+use crate::support::{Driver, Ran, Sandbox, Way, library, skipped, some_of};
 
 /// How the program of unwinding.cpp leaves its callbacks.
 const LEFT: [&str; 3] = ["throw", "exit", "cancel"];
@@ -87,7 +87,7 @@ fn were_left(ran: &Ran, how: &str) {
 
 #[test]
 fn an_exception_and_the_end_of_a_thread_pass_through_a_callback_as_they_do_bare() {
-    for driver in [Driver::Stub, Driver::Pocl, Driver::Rusticl] {
+    for driver in some_of(&[Driver::Stub, Driver::Pocl, Driver::Rusticl]) {
         let Some(sandbox) = Sandbox::new(driver) else {
             continue;
         };

@@ -103,6 +103,7 @@ fn make(session: &Session, way: u32, value: u32, kept: &mut Vec<Vec<Vec<u8>>>) -
 
 /// Source, link results and binaries take turns at the same addresses.
 pub fn recycled(session: &Session) -> Result<(), String> {
+    let before = context_references(session.context);
     let mut kept = Vec::new();
     let mut older: Option<(Handle, Handle)> = None;
     for round in 0..40 {
@@ -136,7 +137,7 @@ pub fn recycled(session: &Session) -> Result<(), String> {
         cl::release_kernel(kernel);
         cl::release_program(program);
     }
-    session.settle_context("1");
+    session.settle_context(&before);
     println!("context {}", context_references(session.context));
     Ok(())
 }
