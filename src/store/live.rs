@@ -14,8 +14,9 @@
 //! ```
 //!
 //! The place is /dev/shm, or the user's directory for runtime files where that is in memory. The name is made of the random number,
-//! so nobody can take it first, and of the identity of `v1`, so a copy of a cache has another one. What is in the live directory moves to the cache directory with a miss now and then, and when the command reads or
-//! collects. The rest is lost when the system restarts, or when a container ends that has a /dev/shm of its own.
+//! so nobody can take it first, and of the identity of `v1`, so a copy of a cache has another one. What is in the live directory moves
+//! to the cache directory with a miss now and then, and when the command reads or collects. The rest is lost when the system restarts, or
+//! when a container ends that has a /dev/shm of its own.
 //!
 //! Where nothing is in memory, hits write nothing: counters and uses stay in the process, and are written when it misses and when
 //! it exits.
