@@ -11,19 +11,19 @@ const SIZE: usize = 0x200;
 fn need(count: u16, first: u32, next: u32) -> Vec<u8> {
     let halves = [1, count];
     let words = [0, first, next];
-    let halves = halves.iter().flat_map(|half: &u16| half.to_ne_bytes());
-    let words = words.iter().flat_map(|word: &u32| word.to_ne_bytes());
+    let halves = halves.iter().flat_map(|half: &u16| half.to_le_bytes());
+    let words = words.iter().flat_map(|word: &u32| word.to_le_bytes());
     halves.chain(words).collect()
 }
 
 /// One version: Elf64_Vernaux, with the place of its name and the distance to the next.
 fn version(number: u16, name: u32, next: u32) -> Vec<u8> {
     let mut bytes = vec![0; 4];
-    bytes.extend([0, number].iter().flat_map(|half: &u16| half.to_ne_bytes()));
+    bytes.extend([0, number].iter().flat_map(|half: &u16| half.to_le_bytes()));
     bytes.extend(
         [name, next]
             .iter()
-            .flat_map(|word: &u32| word.to_ne_bytes()),
+            .flat_map(|word: &u32| word.to_le_bytes()),
     );
     bytes
 }
