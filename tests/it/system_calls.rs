@@ -88,7 +88,7 @@ const MOST_OF_FIRST: usize = 80;
 const MORE_IN_CONTAINERS: usize = 3;
 /// Those of them that are made wherever the root is on no disk, to find out whether it is such a container.
 const MORE_OFF_DISKS: usize = 2;
-/// And where the name of the host is the kernel's first, so that it is none.
+/// The same outside of containers, where the host's name is in the first name space.
 const MORE_OFF_DISKS_OF_HOST: usize = 1;
 /// The same in a later hit. Measured: 4 to 8.
 const MOST_OF_LATER: usize = 10;
