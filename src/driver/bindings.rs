@@ -131,7 +131,7 @@ impl Driver {
         let proven = self.proven_libraries();
         let mappings = OnceCell::new();
         let identity = |object: &Object| {
-            let known = || proven?.get(&object.base).cloned();
+            let known = || proven?.get(&object.start()?).cloned();
             let build_id = object.build_id.as_deref().map(build_id_value);
             let by_content = || proven_content(object, &mappings, memory);
             build_id.or_else(known).or_else(by_content)
@@ -161,7 +161,7 @@ impl Driver {
             slots.extend(world.slots(&others, |owner| world.parts[owner].is_needed)?);
         }
         let mut ingredients = scopes.foreign(slots, opens_by_name, memory)?;
-        ingredients.extend(world.variants(&facts.slots));
+        ingredients.extend(world.variants(&facts.slots).map_err(unreadable)?);
         Ok(ingredients.into())
     }
 

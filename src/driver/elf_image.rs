@@ -147,9 +147,10 @@ impl ElfImage {
         image
     }
 
-    /// The address of its first segment that can be read.
+    /// The address of its first byte that can be read.
     pub fn start(&self) -> Option<usize> {
-        self.segments.first().map(|segment| segment.start)
+        let mut segments = self.segments.iter();
+        Some(segments.find(|segment| !segment.is_empty())?.start)
     }
 
     fn bytes(&self, start: usize, size: usize) -> Option<&[u8]> {

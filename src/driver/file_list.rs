@@ -232,7 +232,7 @@ struct Candidates<'a> {
     objects: &'a [Object],
     /// Ascending.
     indices: Vec<usize>,
-    /// The load addresses of the driver's own libraries.
+    /// Where the driver's own libraries begin.
     own: Vec<usize>,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Candidates<'a> {
             driver,
             objects,
             indices: Vec::new(),
-            own: own.map(|object| object.base).collect(),
+            own: own.filter_map(Object::start).collect(),
         };
         let is_named_like = |object: &Object, files: &DriverFiles| {
             let (DriverFiles::PlugIns(_, pattern) | DriverFiles::Library(pattern)) = files else {
@@ -267,7 +267,7 @@ impl<'a> Candidates<'a> {
 
     /// Whether it is one of the driver's own libraries.
     fn is_own(&self, object: &Object) -> bool {
-        self.own.contains(&object.base)
+        object.start().is_some_and(|at| self.own.contains(&at))
     }
 
     /// Directories that libraries and the program say. The program itself has no path.

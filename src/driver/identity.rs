@@ -78,7 +78,7 @@ pub struct KnownIdentity {
     late: Late,
     /// The names that occur in its libraries.
     pub(super) names: DriverNames,
-    /// The identities of libraries whose files were proven to be what is in memory, by the load address of the library.
+    /// The identities of libraries whose files were proven to be what is in memory, by where the library begins.
     proven: HashMap<usize, Vec<u8>>,
     /// The number of unloaded libraries before that.
     unloads: u64,
@@ -272,7 +272,7 @@ impl Driver {
         Some(&self.known_identity(memory)?.names)
     }
 
-    /// The identities of libraries whose files were proven to be what is in memory, by load address. None if a library was unloaded
+    /// The identities of libraries whose files were proven to be what is in memory, by where they begin. None if a library was unloaded
     /// since: another one may be at its address.
     pub(super) fn proven_libraries(&self) -> Option<&HashMap<usize, Vec<u8>>> {
         let known = self.identity.get()?.as_ref()?;
@@ -353,7 +353,7 @@ impl Driver {
                 Some(build_id) => build_id_value(build_id),
                 None => loaded_identity(object, &object.path, &listed, memory)?,
             };
-            proven.insert(object.base, value.clone());
+            proven.extend(object.start().map(|at| (at, value.clone())));
             scanned.push(ScannedLibrary {
                 identity: value.clone(),
                 path: object.path.clone(),
@@ -367,7 +367,7 @@ impl Driver {
                 Some(index) => {
                     let object = &objects[index];
                     let identity = loaded_identity(object, path, &listed, memory)?;
-                    proven.insert(object.base, identity.clone());
+                    proven.extend(object.start().map(|at| (at, identity.clone())));
                     identity
                 }
                 None => read(path, &listed, memory)?,

@@ -45,6 +45,12 @@ impl Object {
         self.ranges.iter().any(|range| range.contains(&address))
     }
 
+    /// Where it begins, which tells it from all others at a time. Those that lie where their files say have one load address, 0.
+    pub fn start(&self) -> Option<usize> {
+        let mut ranges = self.ranges.iter();
+        Some(ranges.find(|range| !range.is_empty())?.start)
+    }
+
     /// Whether it is a library: not the program itself, and not an object that the kernel maps into each process.
     pub fn is_in_a_file(&self) -> bool {
         !self.path.as_os_str().is_empty() && !self.name.starts_with(b"linux-vdso")
@@ -78,10 +84,10 @@ impl Object {
 
     /// The same with the inode of the file at the path.
     pub fn is_file(&self, inode: u64, mappings: &Mappings) -> bool {
-        let Some(start) = self.ranges.first().map(|range| range.start) else {
-            return false;
-        };
-        let Some(mapping) = mappings.at(start) else {
+        let Some((start, mapping)) = self
+            .start()
+            .and_then(|start| Some((start, mappings.at(start)?)))
+        else {
             return false;
         };
         // On overlayfs some kernels show the inode of the lower file here. A replaced file shows as deleted.
@@ -96,7 +102,7 @@ impl Object {
 
     /// The inode from which it was loaded. None if there is no such file any more, or if it is unknown.
     pub fn inode(&self, mappings: &Mappings) -> Option<u64> {
-        let mapping = mappings.at(self.ranges.first()?.start)?;
+        let mapping = mappings.at(self.start()?)?;
         (!mapping.deleted).then_some(mapping.inode)
     }
 

@@ -194,7 +194,7 @@ impl Store {
         Ok(root.map(|root| Store::of(root, None)))
     }
 
-    /// Whether no process has identified a driver with it yet, and it holds no entry.
+    /// Whether no process has identified a driver with it yet, or found that it cannot be, and it holds no entry.
     pub fn is_unused(&self) -> bool {
         let is_missing = |name| self.root.modified_ms(name).is_none();
         is_missing(digests::DIRECTORY) && is_missing(ENTRIES)

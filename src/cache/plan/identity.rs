@@ -33,8 +33,9 @@ impl Cache {
         moment: Option<&Moment>,
     ) -> Result<CallIdentity, Bypass> {
         let identity = self.find_identity(draft, moment);
-        // Also of a driver that cannot be identified, since each process tries.
-        if moment.is_none() {
+        // Also of a driver that cannot be identified for good, since each process tries. Where that failed for now, the next process is
+        // still the first.
+        if moment.is_none() && draft.inputs.driver.has_identity() {
             self.remember_digests();
         }
         identity

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 
 use super::scopes::Scopes;
 use super::world::World;
-use crate::driver::elf_image::{Symbol, UnreadableImage};
+use crate::driver::elf_image::Symbol;
 use crate::driver::imported_names::ImportedNames;
 use crate::driver::interchangeable::{
     allocates, is_inert, is_of_exceptions, is_of_standard_library, is_type_of_standard_template,
@@ -61,7 +61,6 @@ impl World<'_> {
         scopes: &mut Scopes,
     ) -> Result<Vec<CString>, usize> {
         let mut found: BTreeMap<usize, ForeignNames> = BTreeMap::new();
-        let mut unreadable = None;
         self.each_image(
             |index| self.is_foreign(index),
             |index, image| {
@@ -76,15 +75,9 @@ impl World<'_> {
                         found.entry(index).or_default().add(symbol, name);
                     }
                 };
-                let visited = image.each_exported(|hash| imports.may_have(hash), each);
-                if visited == Err(UnreadableImage) {
-                    unreadable = Some(index);
-                }
+                image.each_exported(|hash| imports.may_have(hash), each)
             },
-        );
-        if let Some(index) = unreadable {
-            return Err(index);
-        }
+        )?;
         let mut names = Vec::new();
         for (index, mut of_object) in found {
             if of_object.allocates {
@@ -126,17 +119,13 @@ impl World<'_> {
         let wanted = WatchedNames::of(vec![hashes]);
         let is_shared =
             |index: usize| self.parts[index].is_needed && object.needs(&self.objects[index]);
-        let mut unreadable = None;
-        self.each_image(is_shared, |index, image| {
+        self.each_image(is_shared, |_, image| {
             let each = |_, symbol: Symbol, own: &CStr| {
                 if symbol.is_weak() {
                     names.retain(|name| name.as_c_str() != own);
                 }
             };
-            if image.each_exported(|hash| wanted.may_have(hash), each) == Err(UnreadableImage) {
-                unreadable = Some(index);
-            }
-        });
-        unreadable.map_or(Ok(()), Err)
+            image.each_exported(|hash| wanted.may_have(hash), each)
+        })
     }
 }

@@ -43,8 +43,10 @@ impl StandIns {
                 let version = image.version(symbol).map(ToOwned::to_owned);
                 of_program.insert(address, StandIn { slot, version });
             }
+            Ok(())
         };
-        world.each_image(|index| index == program, each);
+        // The program is always there.
+        let _ = world.each_image(|index| index == program, each);
         let needed = loaded::closure_by_root(world.objects, |index| index == program);
         let last = needed.iter().map(|(index, _)| *index).max();
         StandIns {

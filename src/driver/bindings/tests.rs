@@ -43,6 +43,30 @@ fn of_two_objects_with_one_base_each_has_its_own_image() {
     }
 }
 
+/// What a driver needs and cannot be looked at could be anything: it must not count as usual.
+#[test]
+fn a_needed_library_that_is_not_there_any_more_is_told_and_another_is_not_missed() {
+    let mut objects = loaded::objects();
+    let of = |function: usize| objects.iter().position(|object| object.contains(function));
+    let of_c = of(libc::getpid as *const () as usize).expect("the C library");
+    let program = of(watched as *const () as usize).expect("the program");
+    let visited = |objects: &[Object], needed: usize| {
+        let closure = [(needed, needed)];
+        let world = World::new(objects, &closure);
+        let all = world.each_image(|_| true, |_, _| Ok(()));
+        let others = world.each_image(|index| index != needed, |_, _| Ok(()));
+        let fails = |index: usize, _: &ElfImage| match index == program {
+            true => Err(UnreadableImage),
+            false => Ok(()),
+        };
+        [all, others, world.each_image(|_| true, fails)]
+    };
+    assert_eq!(visited(&objects, of_c), [Ok(()), Ok(()), Err(program)]);
+    objects[of_c].ranges.clear();
+    assert_eq!(visited(&objects, of_c), [Err(of_c), Ok(()), Err(program)]);
+    assert_eq!(visited(&objects, program), [Ok(()), Ok(()), Err(program)]);
+}
+
 fn watched(names: &[&str]) -> WatchedNames {
     let names = names.iter().map(|name| name.as_bytes());
     WatchedNames::of(vec![NameHashes::of(names)])
@@ -117,10 +141,13 @@ fn all_names_that_a_relocation_has_are_imported() {
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 fn an_import_has_the_version_by_which_it_is_found() {
     let objects = loaded::objects();
+    let is_program = |index: usize| objects[index].path.as_os_str().is_empty();
+    // Other tests open libraries for themselves alone.
+    let of_program = loaded::closure_by_root(&objects, is_program);
     let mut imports = Vec::new();
     each_image_of(
         &objects,
-        |index| objects[index].is_in_a_file() || objects[index].path.as_os_str().is_empty(),
+        |wanted| of_program.iter().any(|(index, _)| *index == wanted),
         |_, image| {
             for number in 0..image.relocation_count().expect("readable") {
                 let each = |bound: BoundSymbol| {

@@ -100,8 +100,11 @@ impl Libraries {
                 )];
                 world.each_image(
                     |index| world.parts[index].is_mathematics,
-                    |_, image| names.extend(image.exported_names()),
-                );
+                    |_, image| {
+                        names.extend(image.exported_names());
+                        Ok(())
+                    },
+                )?;
                 names.push(names_of_several(world, &imports)?);
                 let slots = find(world, &self.0, names)?;
                 if let Some((list, bytes)) =
@@ -181,17 +184,11 @@ impl Libraries {
 /// All names that the driver's libraries look for, except the neutral libraries.
 fn imports(world: &World) -> Result<ImportedNames, usize> {
     let mut hashes = Vec::new();
-    let mut unreadable = None;
     world.each_image(
         |index| world.parts[index].is_importer,
-        |index, image| {
-            if image.each_imported(|hash| hashes.push(hash)) == Err(UnreadableImage) {
-                unreadable = Some(index);
-            }
-        },
-    );
-    let hashes = hashes.into_iter();
-    unreadable.map_or_else(|| Ok(ImportedNames::of(hashes)), Err)
+        |_, image| image.each_imported(|hash| hashes.push(hash)),
+    )?;
+    Ok(ImportedNames::of(hashes.into_iter()))
 }
 
 /// The imported names that several of the driver's libraries have. Which of them answers depends on what the program is linked with,
@@ -209,7 +206,8 @@ fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes
         own.sort_unstable();
         own.dedup();
         hashes.extend(own);
-    });
+        Ok(())
+    })?;
     hashes.sort_unstable();
     let several = hashes.chunk_by(|one, other| one == other);
     let several = several
@@ -225,10 +223,9 @@ fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes
         any_neutral: bool,
     }
     let mut found: HashMap<Vec<u8>, Definitions> = HashMap::new();
-    let mut unreadable = None;
     world.each_image(needed, |index, image| {
         let is_neutral = is_neutral(&world.objects[index].name);
-        let visited = image.each_exported(
+        image.each_exported(
             |hash| several.has(hash & !1),
             |_, symbol, name| {
                 let first = Definitions {
@@ -245,14 +242,8 @@ fn names_of_several(world: &World, imports: &ImportedNames) -> Result<NameHashes
                 known.all_neutral &= is_neutral;
                 known.any_neutral |= is_neutral;
             },
-        );
-        if visited == Err(UnreadableImage) {
-            unreadable = Some(index);
-        }
-    });
-    if let Some(index) = unreadable {
-        return Err(index);
-    }
+        )
+    })?;
     let counts = |(name, known): &(&Vec<u8>, &Definitions)| {
         let are_same =
             known.all_weak && !known.any_neutral || known.any_weak && is_of_standard_library(name);
@@ -278,24 +269,18 @@ fn libraries(
     identity: impl Fn(&Object) -> Option<Vec<u8>>,
 ) -> Result<Vec<Library>, usize> {
     let mut libraries = Vec::new();
-    let mut unreadable = None;
     world.each_image(
         |index| world.parts[index].is_needed,
         |index, image| {
             let part = world.parts[index];
             let relocations = match part.is_importer {
-                true => image.relocation_count(),
-                false => Ok(0),
+                true => image.relocation_count()?,
+                false => 0,
             };
-            match relocations {
-                Ok(relocations) => libraries.push((index, image.layout(), relocations)),
-                Err(UnreadableImage) => unreadable = Some(index),
-            }
+            libraries.push((index, image.layout(), relocations));
+            Ok(())
         },
-    );
-    if let Some(index) = unreadable {
-        return Err(index);
-    }
+    )?;
     // Not while the dynamic linker holds its lock, since a file may have to be read.
     let library = |(index, layout, relocations): (usize, u64, usize)| {
         let part = world.parts[index];
@@ -348,13 +333,13 @@ fn find(
     world.each_image(
         |index| world.parts[index].is_needed,
         |index, image| {
-            found.insert(index, slots_of(index, image));
+            found.insert(index, slots_of(index, image)?);
+            Ok(())
         },
-    );
-    let slots = libraries.iter().map(|library| {
-        let slots = found.remove(&library.index);
-        slots.and_then(Result::ok).ok_or(library.index)
-    });
+    )?;
+    let slots = libraries
+        .iter()
+        .map(|library| found.remove(&library.index).ok_or(library.index));
     let slots: Vec<WatchedSlots> = slots.collect::<Result<_, _>>()?;
     let relocations: usize = libraries.iter().map(|library| library.relocations).sum();
     let watched: usize = slots.iter().map(|slots| slots.relocations.count()).sum();

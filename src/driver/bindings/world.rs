@@ -89,12 +89,25 @@ impl<'a> World<'a> {
     }
 
     /// Calls the function with the selected objects, by their index.
+    ///
+    /// # Errors
+    /// The index of one that cannot be read, or of one that the driver needs and that is not there any more.
     pub(super) fn each_image(
         &self,
         wanted: impl Fn(usize) -> bool,
-        each: impl FnMut(usize, &ElfImage),
-    ) {
-        each_image_of(self.objects, wanted, each);
+        mut each: impl FnMut(usize, &ElfImage) -> Result<(), UnreadableImage>,
+    ) -> Result<(), usize> {
+        let mut is_read = vec![false; self.objects.len()];
+        let mut unreadable = None;
+        each_image_of(self.objects, &wanted, |index, image| {
+            is_read[index] = true;
+            if each(index, image).is_err() {
+                unreadable = Some(index);
+            }
+        });
+        let is_gone = |index: &usize| self.parts[*index].is_needed && !is_read[*index];
+        let gone = || (0..is_read.len()).find(|index| wanted(*index) && is_gone(index));
+        unreadable.or_else(gone).map_or(Ok(()), Err)
     }
 
     /// The segment that holds an address, and the index of its object.
@@ -120,14 +133,10 @@ impl<'a> World<'a> {
     ) -> Result<Vec<Slot>, Bypass> {
         let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
         let mut slots = Vec::new();
-        let mut unreadable = None;
-        self.each_image(
+        let visited = self.each_image(
             |index| self.parts[index].is_importer,
             |importer, image| {
-                let Some(known) = watched.get(&importer) else {
-                    unreadable = Some(importer);
-                    return;
-                };
+                let known = watched.get(&importer).ok_or(UnreadableImage)?;
                 let importing = &self.objects[importer].ranges;
                 let mut last: Option<(Range<usize>, bool)> = None;
                 let each = |bound: BoundSymbol| {
@@ -169,21 +178,14 @@ impl<'a> World<'a> {
                     Ok(())
                 };
                 let is_own = |value: usize| importing.iter().any(|range| range.contains(&value));
-                let others = image.answered_by_others(&known.relocations, is_own);
-                let numbers = others.map(|mut numbers| {
-                    numbers.extend(&known.relocations.numbers);
-                    numbers
-                });
-                if numbers.and_then(|numbers| image.each_bound(numbers, each))
-                    == Err(UnreadableImage)
-                {
-                    unreadable = Some(importer);
-                }
+                let mut numbers = image.answered_by_others(&known.relocations, is_own)?;
+                numbers.extend(&known.relocations.numbers);
+                image.each_bound(numbers, each)
             },
         );
-        match unreadable {
-            None => Ok(slots),
-            Some(index) => Err(self.unreadable(index)),
+        match visited {
+            Ok(()) => Ok(slots),
+            Err(index) => Err(self.unreadable(index)),
         }
     }
 
@@ -208,7 +210,13 @@ impl<'a> World<'a> {
     }
 
     /// The variants of its functions that the C library has chosen.
-    pub(super) fn variants(&self, watched: &HashMap<usize, WatchedSlots>) -> Vec<Ingredient> {
+    ///
+    /// # Errors
+    /// The library of this index is not there any more.
+    pub(super) fn variants(
+        &self,
+        watched: &HashMap<usize, WatchedSlots>,
+    ) -> Result<Vec<Ingredient>, usize> {
         let is_wanted = |index: usize| self.parts[index].has_variants;
         let mut libraries: Vec<(usize, Vec<CString>)> = Vec::new();
         self.each_image(is_wanted, |index, image| {
@@ -216,7 +224,8 @@ impl<'a> World<'a> {
             let symbols = symbols.flat_map(|known| &known.variants);
             let names = symbols.filter_map(|symbol| image.symbol_name(*symbol as usize));
             libraries.push((index, names.map(CStr::to_owned).collect()));
-        });
+            Ok(())
+        })?;
         let of_library = |(index, mut names): (usize, Vec<CString>)| {
             let object = &self.objects[index];
             names.sort();
@@ -235,6 +244,6 @@ impl<'a> World<'a> {
             let value = format!("sha256 {}", hex(&sha256(chosen.as_bytes())));
             (!names.is_empty()).then(|| Ingredient::new(Kind::Functions, name, value))
         };
-        libraries.into_iter().filter_map(of_library).collect()
+        Ok(libraries.into_iter().filter_map(of_library).collect())
     }
 }

@@ -28,6 +28,48 @@ fn version(number: u16, name: u32, next: u32) -> Vec<u8> {
     bytes
 }
 
+fn segment(kind: ProgramType, start: usize, size: usize) -> libc::Elf64_Phdr {
+    libc::Elf64_Phdr {
+        p_type: kind.0,
+        p_flags: PF_R.0,
+        p_offset: 0,
+        p_vaddr: start as u64,
+        p_paddr: 0,
+        p_filesz: size as u64,
+        p_memsz: size as u64,
+        p_align: 8,
+    }
+}
+
+/// What dl_iterate_phdr(3) would say of an object.
+fn description(base: usize, segments: &[libc::Elf64_Phdr]) -> libc::dl_phdr_info {
+    // SAFETY: numbers and pointers, which may all be 0.
+    let mut info: libc::dl_phdr_info = unsafe { std::mem::zeroed() };
+    info.dlpi_addr = base as u64;
+    info.dlpi_phdr = segments.as_ptr();
+    info.dlpi_phnum = segments.len() as u16;
+    info
+}
+
+#[test]
+fn an_object_begins_with_its_first_segment_that_holds_something() {
+    let words = [0u64; 4];
+    let base = words.as_ptr() as usize;
+    for (segments, start) in [
+        (vec![segment(PT_LOAD, 0, 32)], Some(0)),
+        (
+            vec![segment(PT_LOAD, 0, 0), segment(PT_LOAD, 16, 16)],
+            Some(16),
+        ),
+        (vec![segment(PT_LOAD, 8, 0)], None),
+        (Vec::new(), None),
+    ] {
+        // SAFETY: the words and the headers live for as long as the image.
+        let image = unsafe { ElfImage::of(&description(base, &segments)) };
+        assert_eq!(image.start(), start.map(|start| base + start));
+    }
+}
+
 /// The versions that an object with these tables says of symbols with these numbers.
 fn versions(needs: &[Vec<u8>], count: usize, numbers: &[u16]) -> Vec<Option<String>> {
     let mut words = vec![0u64; SIZE / 8];
@@ -56,27 +98,12 @@ fn versions(needs: &[Vec<u8>], count: usize, numbers: &[u16]) -> Vec<Option<Stri
         .flat_map(|(tag, value)| [tag.0 as u64, *value as u64]);
     let dynamic: Vec<u8> = dynamic.flat_map(u64::to_le_bytes).collect();
     put(DYNAMIC, &dynamic);
-    let segment = |kind: ProgramType, start: usize, size: usize| libc::Elf64_Phdr {
-        p_type: kind.0,
-        p_flags: PF_R.0,
-        p_offset: 0,
-        p_vaddr: start as u64,
-        p_paddr: 0,
-        p_filesz: size as u64,
-        p_memsz: size as u64,
-        p_align: 8,
-    };
     let segments = [
         segment(PT_LOAD, 0, SIZE),
         segment(PT_DYNAMIC, DYNAMIC, SIZE - DYNAMIC),
     ];
-    // SAFETY: numbers and pointers, which may all be 0.
-    let mut info: libc::dl_phdr_info = unsafe { std::mem::zeroed() };
-    info.dlpi_addr = base as u64;
-    info.dlpi_phdr = segments.as_ptr();
-    info.dlpi_phnum = segments.len() as u16;
     // SAFETY: the words and the headers live for as long as the image.
-    let image = unsafe { ElfImage::of(&info) };
+    let image = unsafe { ElfImage::of(&description(base, &segments)) };
     let version = |symbol: usize| Some(image.version(symbol)?.to_str().ok()?.to_owned());
     (0..numbers.len()).map(version).collect()
 }
@@ -108,7 +135,10 @@ fn a_symbol_has_the_version_of_its_number() {
     long[0] = need(u16::MAX, 16, 32);
     assert_eq!(found(&long, 2), found(&of_two, 2));
     // What stands before damage counts.
-    for damage in [need(1, u32::MAX, 0), need(1, SIZE as u32 - 8, 0)] {
+    for damage in [
+        need(1, u32::MAX, 0),
+        need(1, (SIZE - 8 - (NEEDS + 32)) as u32, 0),
+    ] {
         let damaged = [need(1, 16, 32), version(2, A, 0), damage];
         assert_eq!(found(&damaged, 2), ["", "", "A_1", "", "", ""]);
     }
