@@ -101,7 +101,7 @@ fn clear_directory(
     known: &KnownEntries,
     cleared: &mut ClearResult,
 ) -> Result<(), StoreError> {
-    for name in directory.names()? {
+    for name in directory.names_by_inode()? {
         let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex);
         let remembered = key.and_then(|key| known.facts(directory, &name, &key));
         let ours = remembered.or_else(|| {

@@ -459,16 +459,32 @@ impl Directory {
             .map_err(|error| failed("date", &self.path.join(name), error))
     }
 
-    /// All names in the directory that are UTF-8, as all of ours are.
+    /// All names in the directory that are UTF-8, as all of ours are, in the order of readdir(3).
     ///
     /// # Errors
     /// The directory cannot be listed.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        let names = self.names_and_inodes()?.into_iter();
+        Ok(names.map(|(_, name)| name).collect())
+    }
+
+    /// The same in the order of the files' inodes. ext4 lists names in the order of their hashes, and looks at files and removes them
+    /// faster in the order in which their inodes lie on the disk.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn names_by_inode(&self) -> Result<Vec<String>, StoreError> {
+        let mut names = self.names_and_inodes()?;
+        names.sort_unstable();
+        Ok(names.into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn names_and_inodes(&self) -> Result<Vec<(u64, String)>, StoreError> {
         let mut names = Vec::new();
         let listed = retry_on_intr(|| {
             names.clear();
-            self.disk.list(self.fd(), &mut |name, _| {
-                names.extend(name.to_str().map(str::to_owned));
+            self.disk.list(self.fd(), &mut |name, _, inode| {
+                names.extend(name.to_str().map(|name| (inode, name.to_owned())));
                 true
             })
         });

@@ -78,16 +78,17 @@ pub trait Disk: Debug + Send + Sync {
         rustix::fs::unlinkat(at, path, AtFlags::REMOVEDIR)
     }
 
-    /// readdir(3): calls `visit` with the name and type of each entry, until that gives false.
+    /// readdir(3): calls `visit` with the name, the type and the inode of each entry, until that gives false.
     fn list(
         &self,
         directory: BorrowedFd<'_>,
-        visit: &mut dyn FnMut(&OsStr, FileType) -> bool,
+        visit: &mut dyn FnMut(&OsStr, FileType, u64) -> bool,
     ) -> Result<()> {
         for entry in Dir::read_from(directory)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." && !visit(OsStr::from_bytes(name), entry.file_type()) {
+            let is_own = name != b"." && name != b"..";
+            if is_own && !visit(OsStr::from_bytes(name), entry.file_type(), entry.ino()) {
                 break;
             }
         }

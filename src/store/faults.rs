@@ -209,7 +209,7 @@ impl Disk for Faulty {
     fn list(
         &self,
         directory: BorrowedFd<'_>,
-        visit: &mut dyn FnMut(&OsStr, FileType) -> bool,
+        visit: &mut dyn FnMut(&OsStr, FileType, u64) -> bool,
     ) -> Result<()> {
         self.call("list", || SystemDisk.list(directory, visit))
     }

@@ -221,6 +221,10 @@ impl Store {
                     left_bytes += bytes;
                 }
             }
+            for of_shard in chosen.values_mut() {
+                // See `Directory::names_by_inode`.
+                of_shard.sort_by_key(|candidate| candidate.entry.fingerprint.file.1);
+            }
             let of = chosen.values().map(Vec::len).sum();
             let shards: Vec<usize> = chosen.keys().copied().collect();
             let mut passed = 0;
@@ -404,7 +408,7 @@ fn is_entry(name: &str) -> bool {
 fn remove_format(format: &Directory) -> Result<u64, StoreError> {
     let mut removed = 0;
     let mut each = |directory: &Directory, is_ours: &dyn Fn(&str) -> bool| {
-        for name in directory.names()? {
+        for name in directory.names_by_inode()? {
             if is_ours(&name) && has_our_content(directory, &name) {
                 removed += u64::from(directory.remove(&name)?);
             }

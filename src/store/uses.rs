@@ -257,7 +257,8 @@ impl Store {
                 fingerprint,
             })
         };
-        Ok(directory.names()?.into_iter().filter_map(entry).collect())
+        let names = directory.names_by_inode()?.into_iter();
+        Ok(names.filter_map(entry).collect())
     }
 }
 
