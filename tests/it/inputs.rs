@@ -93,7 +93,9 @@ fn libraries_of_libraries_need_no_more_stack_than_there_is() {
 
 #[test]
 fn an_object_from_the_cache_is_linked_as_it_was_although_a_file_would_be_read_now() {
-    for driver in some_of(&Driver::ALL) {
+    // What was linked shows in what the kernel computes.
+    let executing = Driver::ALL.into_iter().filter(|driver| driver.executes());
+    for driver in some_of(&executing.collect::<Vec<_>>()) {
         let Some(sandbox) = Sandbox::new(driver) else {
             continue;
         };

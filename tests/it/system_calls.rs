@@ -102,8 +102,8 @@ fn a_hit_makes_few_system_calls_and_none_that_writes_to_the_cache() {
     let root = rustix::fs::statfs("/").expect("a root");
     let device = fs::metadata("/").expect("a root").dev();
     let is_of_host = || {
-        let names = fs::read_link("/proc/self/ns/uts").expect("name spaces");
-        names == Path::new("uts:[4026531838]")
+        let names = fs::read_link("/proc/self/ns/uts");
+        names.is_ok_and(|names| names == Path::new("uts:[4026531838]"))
     };
     let of_container = match root.f_type as u32 {
         _ if rustix::fs::major(device) != 0 => 0,

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::{OPTION, State, each_has_its_own, program, run, shared};
-use crate::support::{Driver, Sandbox, Way, example, python, skipped, some_of};
+use crate::support::{Driver, Sandbox, Way, example, python, skipped};
 
 /// The stub calls it, and computes with what it gives.
 const OF_STUB: &str = "long a64l(const char *text) { (void)text; return 7; }\n";
@@ -217,12 +217,12 @@ fn what_is_the_systems_or_of_the_standard_library_splits_no_keys() {
     let plain = in_cpp("plain", &[]);
     let exporting = in_cpp("exporting", &["-rdynamic"]);
     let fixed = in_cpp("fixed", &["-rdynamic", "-no-pie", "-fno-pie"]);
-    for driver in some_of(&[
+    for driver in [
         Driver::Pocl,
         Driver::Intel,
         Driver::Rusticl,
         Driver::IntelGpu,
-    ]) {
+    ] {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
