@@ -1,10 +1,12 @@
 //! The first build in an empty cache directory: the driver builds at once, and is identified meanwhile.
 //!
-//! Nothing can be found in such a directory, and the driver's files have not been read, unless it is slow (see [`super::early_reading`]). That
-//! took 0.1 to 0.25 s before a build that takes 0.03 to 0.5 s. In a container or a CI job each run may be such a first run. So a thread identifies the driver while that builds,
-//! from what was loaded when the build began. Measured on two processors: ten kernels took 1.00 to 1.06 times as long as bare, where they
-//! had taken 1.11 to 1.41 times. The key is what it would have been before the build, if nothing has changed since: see
-//! [`crate::driver::moment`]. In doubt nothing is stored.
+//! Nothing can be found in such a directory, and the driver's files have not been read, unless it is slow (see [`super::early_reading`]).
+//! That took 0.1 to 0.25 s before a build that takes 0.03 to 0.5 s. In a container or a CI job each run may be such a first run. So a
+//! thread identifies the driver while that builds, from what was loaded when the build began. Measured on two processors: ten kernels took
+//! 1.00 to 1.06 times as long as bare, where they had taken 1.11 to 1.41 times. Most is left on Intel's GPU driver (1.04), whose builds
+//! take 1.02 times as long in a bare process that has had any thread: its compiler allocates much, and until there is a second thread,
+//! glibc's allocator and libstdc++'s counts of references need no atomic instructions. The key is what it would have been before the build,
+//! if nothing has changed since: see [`crate::driver::moment`]. In doubt nothing is stored.
 //!
 //! Other processes that build the same text meanwhile wait as they would for a key, and then go the ordinary way.
 
