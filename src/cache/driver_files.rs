@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::Cache;
 use crate::content_digest::ReadAlong;
+use crate::driver::Driver;
 use crate::driver::content_value;
 use crate::driver::file_memory::FileMemory;
 use crate::driver::look::FactBytes;
@@ -55,6 +56,14 @@ impl FileMemory for Cache {
 }
 
 impl Cache {
+    /// Saves digests of a driver's files for the next process, also if the driver cannot be identified, since each process tries. Not if
+    /// that failed for now and nothing is known yet: then the next process is still the first.
+    pub(super) fn remember_digests_of(&self, driver: &Driver) {
+        if driver.has_identity() || !self.knows_no_driver() {
+            self.remember_digests();
+        }
+    }
+
     /// Saves digests of driver files for the next process.
     pub(super) fn remember_digests(&self) {
         if let Some(store) = self.written_store() {

@@ -77,7 +77,7 @@ impl Driver {
         let started = std::time::Instant::now();
         let answer = linker_lock::complete(|| match moment {
             Some(moment) => self.find_bindings(&moment.loaded.objects, memory),
-            None => self.find_bindings(&loaded::objects(), memory),
+            None => self.bindings_now(memory),
         });
         let answer = answer.ok_or(Bypass::OpeningLibrary)?;
         tracing::debug!(
@@ -90,12 +90,21 @@ impl Driver {
 
     /// Whether the same functions still answer: slots are bound at the first call, and tools write to them.
     pub(super) fn has_bindings(&self, ingredients: &[Ingredient], memory: &dyn FileMemory) -> bool {
-        let now = || self.find_bindings(&loaded::objects(), memory);
-        let Some(Ok(now)) = linker_lock::complete(now) else {
+        let Some(Ok(now)) = linker_lock::complete(|| self.bindings_now(memory)) else {
             return false;
         };
         let then = ingredients.iter().filter(|one| one.kind == Kind::Functions);
         then.eq(now.iter())
+    }
+
+    /// Another thread may unload a library meanwhile: then it is looked again.
+    fn bindings_now(&self, memory: &dyn FileMemory) -> Answer {
+        let unloads = loaded::changes().unloads;
+        let found = self.find_bindings(&loaded::objects(), memory);
+        match found.is_err() && loaded::changes().unloads != unloads {
+            true => self.find_bindings(&loaded::objects(), memory),
+            false => found,
+        }
     }
 
     fn find_bindings(&self, objects: &[Object], memory: &dyn FileMemory) -> Answer {

@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, Builder};
 
-/// A thread for each 8 shards, so that the walk of a small store starts none.
-const SHARDS_OF_A_THREAD: usize = 8;
+/// A thread for each 16 shards, so that the walk of a very small store starts none.
+const SHARDS_OF_A_THREAD: usize = 16;
 /// With more threads than processors, some wait for the disk while others work: where freed blocks are discarded at once (ext4
 /// without a journal, mounted with `discard`), one thread waits for three quarters of the time in which it removes files. On two
-/// processors 32 threads removed 200,000 files there in 4.1 to 4.3 s, 16 in 4.2 to 5.1, and 8 in 5.4 to 5.8.
-const MAX_THREADS: usize = 32;
+/// processors 16 threads removed 200,000 files there in 4.2 to 5.1 s, and 8 in 5.4 to 5.8. 32 were hardly faster.
+const MAX_THREADS: usize = 16;
 /// How many results each thread may be ahead: a pager that is not read on must not fill the memory.
 const MAX_AHEAD: usize = 2;
 
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn all_shards_are_taken_in_order_whichever_thread_is_first() {
-        for count in [0, 1, 7, 8, 33, 100, 256] {
+        for count in [0, 1, 15, 16, 33, 100, 256] {
             let shards: Vec<usize> = (0..count).map(|number| number * 3).collect();
             let mut taken = Vec::new();
             let workers = Mutex::new(BTreeSet::new());

@@ -33,10 +33,8 @@ impl Cache {
         moment: Option<&Moment>,
     ) -> Result<CallIdentity, Bypass> {
         let identity = self.find_identity(draft, moment);
-        // Also of a driver that cannot be identified for good, since each process tries. Where that failed for now, the next process is
-        // still the first.
-        if moment.is_none() && draft.inputs.driver.has_identity() {
-            self.remember_digests();
+        if moment.is_none() {
+            self.remember_digests_of(draft.inputs.driver);
         }
         identity
     }

@@ -100,9 +100,9 @@ impl<'a> World<'a> {
         let mut is_read = vec![false; self.objects.len()];
         let mut unreadable = None;
         each_image_of(self.objects, &wanted, |index, image| {
-            is_read[index] = true;
-            if each(index, image).is_err() {
-                unreadable = Some(index);
+            match each(index, image) {
+                Ok(()) => is_read[index] = true,
+                Err(UnreadableImage) => unreadable = Some(index),
             }
         });
         let is_gone = |index: &usize| self.parts[*index].is_needed && !is_read[*index];
@@ -191,7 +191,7 @@ impl<'a> World<'a> {
 
     pub(super) fn unreadable(&self, index: usize) -> Bypass {
         let library = crate::log::path(&self.objects[index].path);
-        tracing::warn!(%library, "the relocations of this library cannot be read: nothing is cached");
+        tracing::warn!(%library, "the relocations of this library cannot be read, or it was unloaded: nothing is cached");
         Bypass::UnidentifiedFunction
     }
 
@@ -227,10 +227,13 @@ impl<'a> World<'a> {
             Ok(())
         })?;
         let of_library = |(index, mut names): (usize, Vec<CString>)| {
+            if names.is_empty() {
+                return Ok(None);
+            }
             let object = &self.objects[index];
             names.sort();
             names.dedup();
-            let scope = Scope::open(Some(&object.path))?;
+            let scope = Scope::open(Some(&object.path)).ok_or(index)?;
             let mut chosen = String::new();
             for name in &names {
                 // A function that only old programs may use because of its version is not found.
@@ -242,8 +245,9 @@ impl<'a> World<'a> {
             let library = String::from_utf8_lossy(&object.name);
             let name = format!("{}{library}", Ingredient::VARIANTS);
             let value = format!("sha256 {}", hex(&sha256(chosen.as_bytes())));
-            (!names.is_empty()).then(|| Ingredient::new(Kind::Functions, name, value))
+            Ok(Some(Ingredient::new(Kind::Functions, name, value)))
         };
-        Ok(libraries.into_iter().filter_map(of_library).collect())
+        let libraries = libraries.into_iter().map(of_library);
+        libraries.filter_map(Result::transpose).collect()
     }
 }
