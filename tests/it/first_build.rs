@@ -342,8 +342,10 @@ fn a_first_build_is_not_stored_if_what_identifies_the_driver_changes_meanwhile()
         let why = ", which identifies the driver, may have changed";
         let named = ["", "/libstub.so"].map(|file| format!("{}{file}{why}", directory.display()));
         let is_named = named.iter().any(|named| log.contains(named));
+        // Where the thread looks while it changes, it cannot tell what is there.
+        let is_unidentified = log.contains("reason=\"unidentified_driver\"");
         assert!(
-            log.contains("not stored") && is_named,
+            is_unidentified || log.contains("not stored") && is_named,
             "{what}, log:\n{log}"
         );
     }
