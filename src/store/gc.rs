@@ -301,7 +301,8 @@ impl Store {
         Ok(())
     }
 
-    /// The entries in the order in which they are chosen: damaged ones, those of drivers that are not installed, then those that spare least.
+    /// The entries in the order in which they are chosen: damaged ones, those of drivers that are not installed, then those that spare
+    /// least.
     fn in_order(&self, collector: &mut dyn Collector) -> Result<Vec<Candidate>, Stop> {
         let is_network = self.root.file_system().is_network();
         let now = self.root.now_ms();

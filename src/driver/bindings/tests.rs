@@ -18,13 +18,18 @@ fn of_c_library(mut each: impl FnMut(&ElfImage)) {
     assert_eq!(found, 1);
 }
 
-#[test]
-fn of_two_objects_with_one_base_each_has_its_own_image() {
-    let mut objects = loaded::objects();
-    // Libraries that stay: other tests open and close some meanwhile.
+/// The C library and the program, which stay: other tests open and close libraries meanwhile.
+fn lasting(objects: &[Object]) -> (usize, usize) {
     let of = |function: usize| objects.iter().position(|object| object.contains(function));
     let of_c = of(libc::getpid as *const () as usize).expect("the C library");
     let program = of(watched as *const () as usize).expect("the program");
+    (of_c, program)
+}
+
+#[test]
+fn of_two_objects_with_one_base_each_has_its_own_image() {
+    let mut objects = loaded::objects();
+    let (of_c, program) = lasting(&objects);
     for (changed, other) in [(of_c, program), (program, of_c)] {
         let bases = (objects[changed].base, objects[other].base);
         objects[changed].base = bases.1;
@@ -47,9 +52,7 @@ fn of_two_objects_with_one_base_each_has_its_own_image() {
 #[test]
 fn a_needed_library_that_is_not_there_any_more_is_told_and_another_is_not_missed() {
     let mut objects = loaded::objects();
-    let of = |function: usize| objects.iter().position(|object| object.contains(function));
-    let of_c = of(libc::getpid as *const () as usize).expect("the C library");
-    let program = of(watched as *const () as usize).expect("the program");
+    let (of_c, program) = lasting(&objects);
     let visited = |objects: &[Object], needed: usize| {
         let closure = [(needed, needed)];
         let world = World::new(objects, &closure);
