@@ -170,7 +170,7 @@ impl Cache {
                 }
             };
             let guard = plan.as_deref().ok().and_then(lock);
-            // Last: from now on others plan as usual, and find the key taken.
+            // Last: from now on others plan as usual and find the key taken, unless this has failed for now.
             self.remember_digests_of(driver);
             let took = started.elapsed();
             Planned { plan, guard, took }

@@ -29,11 +29,12 @@
 use std::cell::OnceCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::elf_image::{ElfImage, IS_READ};
 use super::file_memory::FileMemory;
 use super::files::matches;
-use super::identity::build_id_value;
+use super::identity::{MAX_LOOKS, build_id_value};
 use super::loaded::{self, Changes, Object};
 use super::moment::Moment;
 use super::profile::DriverFiles;
@@ -55,10 +56,23 @@ mod world;
 
 /// The bindings at a moment.
 #[derive(Default)]
-pub struct Bindings(Mutex<Option<(Changes, Answer)>>);
+pub struct Bindings {
+    found: Mutex<Option<(Changes, Answer)>>,
+    /// How often they could not be told for now.
+    looks: AtomicU32,
+}
 
 /// The ingredients, or why the bindings cannot be told.
-type Answer = Result<Arc<[Ingredient]>, Bypass>;
+type Answer = Result<Arc<[Ingredient]>, Unanswered>;
+
+/// Why it is not known which functions answer.
+#[derive(Clone, Debug)]
+enum Unanswered {
+    /// Why a library cannot be looked at or read, perhaps for lack of descriptors or memory: the next call tries again.
+    ForNow(String),
+    /// The code that answers is not known.
+    ForGood,
+}
 
 impl Driver {
     /// The part of a key that tells which functions answer the driver's libraries. Found again after libraries were loaded or
@@ -66,12 +80,16 @@ impl Driver {
     ///
     /// # Errors
     /// A function is in no library that is known.
-    pub fn bindings(&self, moment: Option<&Moment>, memory: &dyn FileMemory) -> Answer {
+    pub fn bindings(
+        &self,
+        moment: Option<&Moment>,
+        memory: &dyn FileMemory,
+    ) -> Result<Arc<[Ingredient]>, Bypass> {
         let changes = moment.map_or_else(loaded::changes, |moment| moment.loaded.changes);
-        if let Some((then, answer)) = &*self.bindings.0.lock()
+        if let Some((then, answer)) = &*self.bindings.found.lock()
             && *then == changes
         {
-            return answer.clone();
+            return answer.clone().map_err(|_| Bypass::UnidentifiedFunction);
         }
         // Without the lock, since the dynamic linker is asked.
         let started = std::time::Instant::now();
@@ -84,8 +102,17 @@ impl Driver {
             us = started.elapsed().as_micros(),
             "looked up which functions answer the driver"
         );
-        *self.bindings.0.lock() = Some((changes, answer.clone()));
-        answer
+        if let Err(Unanswered::ForNow(why)) = &answer {
+            tracing::warn!(
+                why,
+                "it is not known which functions answer the driver: nothing is cached"
+            );
+            if self.bindings.looks.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS {
+                return Err(Bypass::UnidentifiedFunction);
+            }
+        }
+        *self.bindings.found.lock() = Some((changes, answer.clone()));
+        answer.map_err(|_| Bypass::UnidentifiedFunction)
     }
 
     /// Whether the same functions still answer: slots are bound at the first call, and tools write to them.
@@ -97,25 +124,26 @@ impl Driver {
         then.eq(now.iter())
     }
 
-    /// Another thread may unload a library meanwhile: then it is looked again.
+    /// Another thread may unload a library meanwhile, and open another one at its address: then it is looked again.
     fn bindings_now(&self, memory: &dyn FileMemory) -> Answer {
-        let unloads = loaded::changes().unloads;
-        let found = self.find_bindings(&loaded::objects(), memory);
-        match found.is_err() && loaded::changes().unloads != unloads {
-            true => self.find_bindings(&loaded::objects(), memory),
-            false => found,
-        }
+        let look = || {
+            let unloads = loaded::changes().unloads;
+            let found = self.find_bindings(&loaded::objects(), memory);
+            (loaded::changes().unloads == unloads).then_some(found)
+        };
+        let unloading = || Unanswered::ForNow("libraries are being unloaded".into());
+        look().or_else(look).unwrap_or_else(|| Err(unloading()))
     }
 
     fn find_bindings(&self, objects: &[Object], memory: &dyn FileMemory) -> Answer {
         if !IS_READ {
-            return Err(Bypass::UnidentifiedFunction);
+            return Err(Unanswered::ForGood);
         }
         if is_audited() {
             tracing::warn!(
                 "a library audits this program (LD_AUDIT), and may answer for any function: nothing is cached"
             );
-            return Err(Bypass::UnidentifiedFunction);
+            return Err(Unanswered::ForGood);
         }
         let is_own = self.is_own_library();
         let is_start = |object: &Object| {

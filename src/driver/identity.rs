@@ -58,8 +58,8 @@ impl From<io::Error> for Unidentified {
     }
 }
 
-/// How often a process looks at a driver that it cannot identify for now. A look takes some milliseconds, and a fault of a disk stays.
-const MAX_LOOKS: u32 = 16;
+/// How often a process looks at what it cannot identify for now. A look takes some milliseconds, and a fault of a disk stays.
+pub(super) const MAX_LOOKS: u32 = 16;
 
 /// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
@@ -221,9 +221,10 @@ impl Driver {
     }
 
     /// Takes the identity from what was loaded at a moment, unless it was taken. Libraries that the driver opens when it builds are
-    /// thus in it as in all later processes, which take it before they build.
-    pub fn identify_as_at(&self, moment: &Moment, memory: &dyn FileMemory) {
-        self.known_identity_at(Some(moment), memory);
+    /// thus in it as in all later processes, which take it before they build. Returns whether there is one: while the driver builds,
+    /// none may be taken from what is loaded then.
+    pub fn identify_as_at(&self, moment: &Moment, memory: &dyn FileMemory) -> bool {
+        self.known_identity_at(Some(moment), memory).is_some()
     }
 
     pub(super) fn known_identity(&self, memory: &dyn FileMemory) -> Option<&KnownIdentity> {
@@ -256,7 +257,12 @@ impl Driver {
                     }
                     taken => taken.ok(),
                 };
-                self.identity.get_or_init(|| Box::new(taken))
+                let known = self.identity.get_or_init(|| Box::new(taken));
+                // A compilation may have ended meanwhile.
+                if let Some(known) = known {
+                    self.learn_early(known, memory);
+                }
+                known
             }
         };
         known.as_ref()
@@ -319,10 +325,7 @@ impl Driver {
     ) -> Result<KnownIdentity, Unidentified> {
         let known = self.identity_of(loaded, memory)?;
         known.late.recall(&known, memory)?;
-        let early = std::mem::take(&mut *self.came_early.lock());
-        known
-            .late
-            .learn(&early, &known, self.program_dir().as_deref(), memory);
+        self.learn_early(&known, memory);
         Ok(known)
     }
 

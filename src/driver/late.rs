@@ -63,6 +63,16 @@ fn seen(objects: &[Object]) -> HashSet<(usize, PathBuf)> {
     objects.iter().map(place).collect()
 }
 
+/// Tells whether a path without links is below this directory.
+fn is_below(directory: Option<&Path>, real: &RealPaths) -> impl Fn(&PathBuf) -> bool + use<> {
+    let directory = directory.and_then(|directory| real.of(directory));
+    move |path| {
+        directory
+            .as_ref()
+            .is_some_and(|directory| path.starts_with(directory))
+    }
+}
+
 impl Late {
     /// Of an identity that was taken when these libraries were loaded.
     pub fn new(ingredients: Vec<Ingredient>, changes: Changes, objects: &[Object]) -> Late {
@@ -121,16 +131,15 @@ impl Late {
         objects
     }
 
-    /// Adds libraries that came in compilations before the identity was taken.
-    pub fn learn(
+    /// Adds libraries that came in compilations which began before the identity was taken. `paths`: without links.
+    fn learn(
         &self,
         paths: &[PathBuf],
         known: &KnownIdentity,
         programs: Option<&Path>,
         memory: &dyn FileMemory,
     ) {
-        let is_program =
-            |path: &PathBuf| programs.is_some_and(|directory| path.starts_with(directory));
+        let is_program = is_below(programs, &RealPaths::default());
         let new = paths
             .iter()
             .filter(|path| !known.has(path) && !self.has(path) && !is_program(path));
@@ -170,11 +179,7 @@ impl Late {
         programs: Option<&Path>,
     ) -> Option<Vec<PathBuf>> {
         let real = RealPaths::default();
-        let programs = programs.and_then(|directory| real.of(directory));
-        let is_program = |path: &PathBuf| {
-            let directory = programs.as_ref();
-            directory.is_some_and(|directory| path.starts_with(directory))
-        };
+        let is_program = is_below(programs, &real);
         let state = self.state.lock();
         let arrivals = || state.arrivals.iter().filter(|one| one.loads > loads);
         let gone = state.changes.loads.saturating_sub(loads) > arrivals().count() as u64;
@@ -299,21 +304,32 @@ impl Driver {
         if loaded::changes().loads == watch.loads {
             return;
         }
-        match &watch.seen {
-            Some(seen) if !self.has_identity() => {
-                let real = RealPaths::default();
-                let objects = loaded::objects();
-                let new = objects.iter().filter(|object| {
-                    !seen.contains(&(object.base, object.path.clone()))
-                        && object.is_in_a_file()
-                        && !is_neutral(&object.name)
-                });
-                let paths = new.filter_map(|object| real.of(&object.path));
-                self.came_early.lock().extend(paths);
+        if let Some(seen) = &watch.seen {
+            let real = RealPaths::default();
+            let objects = loaded::objects();
+            let new = objects.iter().filter(|object| {
+                !seen.contains(&(object.base, object.path.clone()))
+                    && object.is_in_a_file()
+                    && !is_neutral(&object.name)
+            });
+            let paths = new.filter_map(|object| real.of(&object.path));
+            self.came_early.lock().extend(paths);
+            // Another thread may have taken the identity while this one compiled, when they were there.
+            if let Some(known) = self.identity.get().and_then(Option::as_ref) {
+                self.learn_early(known, memory);
             }
-            _ => {
-                self.has_opened_unknown(watch.loads, memory);
-            }
+        }
+        if self.has_identity() {
+            self.has_opened_unknown(watch.loads, memory);
+        }
+    }
+
+    /// Adds the libraries that came in compilations which began before the identity was taken.
+    pub(super) fn learn_early(&self, known: &KnownIdentity, memory: &dyn FileMemory) {
+        let early = std::mem::take(&mut *self.came_early.lock());
+        if !early.is_empty() {
+            let late = known.late();
+            late.learn(&early, known, self.program_dir().as_deref(), memory);
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use crate::functions::shared;
 use crate::support::{Driver, Ran, Sandbox, Way, example, plain_command, skipped};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 7; }\n";
@@ -21,7 +22,10 @@ fn client(sandbox: &Sandbox) -> Command {
 
 /// The same under strace, with its options.
 fn traced(sandbox: &Sandbox, options: &[&str]) -> Command {
-    let own = client(sandbox);
+    under_strace(sandbox, &client(sandbox), options)
+}
+
+fn under_strace(sandbox: &Sandbox, own: &Command, options: &[&str]) -> Command {
     let mut command = plain_command("strace");
     command.args(["-f", "-qq", "-o"]).arg(sandbox.path("trace"));
     command
@@ -107,13 +111,14 @@ fn what_cannot_be_looked_at_for_now_makes_no_other_key() {
     }
 }
 
-/// A first build, whose driver is identified on a thread. Only that thread reads so often.
+/// A first build, whose driver is identified on a thread. Only that thread and those that help it read so often; strace counts the calls of
+/// each.
 #[test]
 fn what_cannot_be_read_for_now_leaves_the_next_process_the_first() {
     if plain_command("strace").arg("-V").output().is_err() {
         return skipped("failing system calls (there is no strace)");
     }
-    for (driver, reads) in [(Driver::Stub, 24), (Driver::Intel, 3000)] {
+    for (driver, reads) in [(Driver::Stub, 24), (Driver::Intel, 400)] {
         let Some(mut sandbox) = Sandbox::new(driver) else {
             continue;
         };
@@ -130,4 +135,63 @@ fn what_cannot_be_read_for_now_leaves_the_next_process_the_first() {
         let later = sandbox.run(&mut client(&sandbox)).ok();
         assert_eq!(later.source_builds(), 0, "{driver:?}: {}", later.stderr);
     }
+}
+
+/// It has opened libraries meanwhile that later processes have not when they look.
+#[test]
+fn a_driver_that_cannot_be_read_for_now_is_not_looked_at_again_while_it_builds() {
+    if plain_command("strace").arg("-V").output().is_err() {
+        return skipped("failing system calls (there is no strace)");
+    }
+    let mut sandbox = Sandbox::stub();
+    sandbox.without_spy();
+    let mut unidentified = 0;
+    for reads in 16..40 {
+        let _ = std::fs::remove_dir_all(sandbox.path("cache"));
+        let failing = format!("inject=pread64:error=EIO:when={reads}");
+        let options = ["-e", "trace=pread64", "-e", &failing];
+        let ran = sandbox.run(&mut traced(&sandbox, &options)).ok();
+        unidentified += usize::from(ran.stderr.contains("unidentified_driver"));
+    }
+    // What else is read is read again.
+    assert!(unidentified > 0);
+}
+
+#[test]
+fn a_library_that_answers_and_cannot_be_read_for_now_costs_one_build() {
+    if plain_command("strace").arg("-V").output().is_err() {
+        return skipped("failing system calls (there is no strace)");
+    }
+    let sandbox = Sandbox::stub();
+    let text = "long a64l(const char *text) { (void)text; return 7; }\n";
+    let Some(library) = shared(&sandbox, "answering", text, &["-Wl,--build-id=none"]) else {
+        return;
+    };
+    // Not the first build, whose driver another thread identifies.
+    sandbox.run(&mut client(&sandbox)).ok();
+    let mut two = sandbox.command(Way::Cached, example("client"));
+    two.args(["keys", "--times", "1"]);
+    for (name, value) in [("one.cl", "8"), ("two.cl", "9")] {
+        let source = sandbox.write(name, SOURCE.replace('7', value));
+        two.arg("--source").arg(source);
+    }
+    let library = library.to_str().expect("UTF-8");
+    let preloaded = format!("LD_PRELOAD={library}");
+    // A read that fails is tried three times more.
+    let failing = "inject=pread64:error=EIO:when=1..4";
+    let options = [
+        "-E",
+        &preloaded,
+        "-P",
+        library,
+        "-e",
+        "trace=pread64",
+        "-e",
+        failing,
+    ];
+    let ran = sandbox
+        .run(&mut under_strace(&sandbox, &two, &options))
+        .ok();
+    assert_eq!(sandbox.stat("bypass_reasons/unidentified_function"), 1);
+    assert_eq!(keys(&ran).len(), 1, "{}", ran.stderr);
 }

@@ -2,9 +2,17 @@
 
 #![allow(unsafe_code)] // it is found by its name
 
-/// What it adds to all code.
+use std::thread;
+use std::time::Duration;
+
+fn number(variable: &str) -> u64 {
+    let value = std::env::var(variable).unwrap_or_default();
+    value.parse().unwrap_or(0)
+}
+
+/// What it adds to all code, after so many milliseconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn helper_code() -> u64 {
-    let value = std::env::var("HELPER_X").unwrap_or_default();
-    value.parse().unwrap_or(0)
+    thread::sleep(Duration::from_millis(number("HELPER_MS")));
+    number("HELPER_X")
 }

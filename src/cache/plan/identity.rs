@@ -49,8 +49,8 @@ impl Cache {
         let loads = moment.map_or_else(|| loaded_changes().loads, Moment::loads);
         self.keep_what_was_read_early(driver);
         let look = Look::new(self);
-        if let Some(moment) = moment {
-            driver.identify_as_at(moment, &look);
+        if moment.is_some_and(|moment| !driver.identify_as_at(moment, &look)) {
+            return Err(Bypass::UnidentifiedDriver);
         }
         let files = driver.identity(&look).ok_or(Bypass::UnidentifiedDriver)?;
         // Before there is a P', which lives by it.

@@ -3,10 +3,12 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_void};
+use std::io;
 use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LAZY};
 
+use super::Unanswered;
 use super::stand_ins::StandIns;
 use super::world::{Slot, World};
 use crate::driver::file_memory::FileMemory;
@@ -16,7 +18,6 @@ use crate::driver::mappings::Mappings;
 use crate::fork_safety;
 use crate::key::ingredients::{Ingredient, Kind, hex};
 use crate::linker_lock;
-use crate::outcome::Bypass;
 
 /// Looks functions up as the dynamic linker does.
 pub(super) struct Scopes<'a> {
@@ -100,7 +101,7 @@ impl<'a> Scopes<'a> {
         slots: Vec<Slot>,
         opens_by_name: impl Fn(&Object) -> bool,
         memory: &dyn FileMemory,
-    ) -> Result<Vec<Ingredient>, Bypass> {
+    ) -> Result<Vec<Ingredient>, Unanswered> {
         let objects = self.world.objects;
         let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
         self.known.reserve(slots.len());
@@ -123,7 +124,7 @@ impl<'a> Scopes<'a> {
             let Some(provider) = owner else {
                 let function = crate::log::text(slot.name.to_bytes());
                 tracing::warn!(%function, "this function of the driver's is answered by code in no known library: nothing is cached");
-                return Err(Bypass::UnidentifiedFunction);
+                return Err(Unanswered::ForGood);
             };
             // What only a library has that the driver opens by name is usual as well.
             if usual.is_none() && opens_by_name(&objects[provider]) {
@@ -148,10 +149,11 @@ impl<'a> Scopes<'a> {
             };
             tracing::debug!(library = %crate::log::text(name.as_bytes()), functions, "answers for functions of the driver");
             let value = format!("{identity}: {functions}");
-            Some(Ingredient::new(Kind::Functions, name, value))
+            Ok(Ingredient::new(Kind::Functions, name, value))
         };
-        let ingredients: Option<Vec<_>> = providers.into_iter().map(ingredient).collect();
-        let mut ingredients = ingredients.ok_or(Bypass::UnidentifiedFunction)?;
+        let ingredients: Result<Vec<_>, Unanswered> =
+            providers.into_iter().map(ingredient).collect();
+        let mut ingredients = ingredients?;
         // The order of loading has no meaning.
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         Ok(ingredients)
@@ -159,21 +161,29 @@ impl<'a> Scopes<'a> {
 }
 
 /// The identity of a library, at any path.
-fn identity(object: &Object, memory: &dyn FileMemory) -> Option<String> {
+///
+/// # Errors
+/// Its file cannot be read, or is not what is in memory.
+fn identity(object: &Object, memory: &dyn FileMemory) -> Result<String, Unanswered> {
     if let Some(build_id) = &object.build_id {
-        return Some(format!("build-id {}", hex(build_id)));
+        return Ok(format!("build-id {}", hex(build_id)));
     }
     let path = match object.path.as_os_str().is_empty() {
         true => Path::new("/proc/self/exe"),
         false => object.path.as_path(),
     };
     let is_it = path.starts_with("/proc") || object.is_what_stands_at_its_path(&Mappings::now());
-    let content = is_it.then(|| memory.digest(path).ok()).flatten();
-    if content.is_none() {
+    let digest = match is_it {
+        true => memory.digest(path),
+        false => Err(io::Error::other("it was replaced")),
+    };
+    let of_content = |digest: [u8; 32]| format!("content {}", hex(&digest));
+    digest.map(of_content).map_err(|error| {
         let library = crate::log::path(path);
-        tracing::warn!(%library, "this library answers for functions of the driver's, and cannot be identified: nothing is cached");
-    }
-    Some(format!("content {}", hex(&content?)))
+        Unanswered::ForNow(format!(
+            "{library}, which answers, cannot be identified: {error}"
+        ))
+    })
 }
 
 /// The digest of a library's file, if that is what is in memory.

@@ -6,13 +6,12 @@ use std::ops::Range;
 
 use super::scopes::Scope;
 use super::watched_slots::WatchedSlots;
-use super::{each_image_of, is_named};
+use super::{Unanswered, each_image_of, is_named};
 use crate::driver::elf_image::{BoundSymbol, ElfImage, UnreadableImage};
 use crate::driver::key_neutral::is_neutral;
 use crate::driver::loaded::Object;
 use crate::driver::watched_functions::{C_LIBRARY, MATHEMATICS, WITH_VARIANTS};
 use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
-use crate::outcome::Bypass;
 
 /// Variables that the mathematics library writes and never reads: lgamma(3) leaves the sign of its result in one. Which one it writes
 /// matters only to a library that reads it, by a slot of its own. (Intel's CPU runtime has one, too, and the system's library writes
@@ -130,7 +129,7 @@ impl<'a> World<'a> {
         &self,
         watched: &HashMap<usize, WatchedSlots>,
         is_usual: impl Fn(usize) -> bool,
-    ) -> Result<Vec<Slot>, Bypass> {
+    ) -> Result<Vec<Slot>, Unanswered> {
         let roots: HashMap<usize, usize> = self.closure.iter().copied().collect();
         let mut slots = Vec::new();
         let visited = self.each_image(
@@ -189,10 +188,9 @@ impl<'a> World<'a> {
         }
     }
 
-    pub(super) fn unreadable(&self, index: usize) -> Bypass {
+    pub(super) fn unreadable(&self, index: usize) -> Unanswered {
         let library = crate::log::path(&self.objects[index].path);
-        tracing::warn!(%library, "the relocations of this library cannot be read, or it was unloaded: nothing is cached");
-        Bypass::UnidentifiedFunction
+        Unanswered::ForNow(format!("{library} cannot be read, or was unloaded"))
     }
 
     /// Whether an object belongs to the C library that the driver has: other parts of it know each other, and the driver need not

@@ -41,6 +41,7 @@
 //! | `terminators CASE` | sources whose lengths count the terminator |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
+//! | `keys --source FILE... [--options STRING] --apart MS` | each on a thread of its own, which begins so long after the one before |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
 //! | `closing DIRECTORY` | builds of a process that closes all descriptors after each, and opens a directory with each number |
 //! | `few LEFT [own]` | builds of a process, or of a thread with descriptors of its own, that has so many left, and then all |
