@@ -118,6 +118,8 @@ def main():
     row("a miss, stored below the limit", in_turn(both, ROUNDS, lambda store: store.misses(OCLCACHE_MAX_SIZE="100Gi")))
     row("stats", in_turn(both, 5, lambda store: [store.seconds("stats")]), "s")
     row("list, its first ten lines", in_turn(both, 3, lambda store: [store.seconds("list", head=True)]), "s")
+    by_key = ["list", "--sort", "key"]
+    row("list --sort key, its first ten lines", in_turn(both, 3, lambda store: [store.seconds(*by_key, head=True)]), "s")
     row("list", in_turn(both, 1, lambda store: [store.seconds("list")]), "s")
     row("explain --last 5", in_turn(both, 3, lambda store: [store.seconds("explain", "--last", "5")]), "s")
     row("gc without anything to do", in_turn(both, 3, lambda store: [store.seconds("gc", OCLCACHE_MAX_SIZE="0")]), "s")

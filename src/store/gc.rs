@@ -15,9 +15,9 @@ use super::stats::Statistics;
 use super::uses::ListedEntry;
 use super::walk::walk;
 use super::{
-    ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, SHARDS, STATISTICS, SUFFIX, Store, StoreError,
-    TEMPORARY, VERSION_DIRECTORY, audit, bake_attempts, digests, driver_costs, evictions,
-    file_name, is_shard, library_facts, live, load_guard, measured_profiles, shard_of, totals,
+    ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
+    VERSION_DIRECTORY, audit, bake_attempts, digests, driver_costs, evictions, file_name, is_shard,
+    library_facts, live, load_guard, measured_profiles, shard_of, totals,
 };
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
@@ -189,16 +189,16 @@ impl Store {
     ) -> Result<(), Stop> {
         let (mut left, mut left_bytes) = (0, 0);
         let shards = self.shards()?;
-        let mut counted = 0;
+        let mut listed = BTreeMap::new();
         walk(
             &shards,
             |shard| self.collect_old(shard, limits, removed),
-            |_, kept| {
-                let (entries, bytes) = kept?;
-                left += entries;
-                left_bytes += bytes;
-                counted += 1;
-                removed.go_on(collector.progress("listing", counted, shards.len()))
+            |shard, kept| {
+                let kept = kept?;
+                left += kept.len() as u64;
+                left_bytes += kept.iter().map(|entry| entry.file.taken()).sum::<u64>();
+                listed.insert(shard, kept);
+                removed.go_on(collector.progress("listing", listed.len(), shards.len()))
             },
         )?;
         let too_large = limits
@@ -206,7 +206,7 @@ impl Store {
             .map_or(0, |most| left_bytes.saturating_sub(most));
         let excess = too_large.max(self.shortage(limits, 0));
         if excess > 0 {
-            let ordered = self.in_order(collector)?;
+            let ordered = self.in_order(listed, collector)?;
             let (mut freed, mut chosen) = (0, BTreeMap::new());
             (left, left_bytes) = (0, 0);
             for candidate in ordered {
@@ -242,32 +242,30 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the entries of a shard that exceed the maximum age. Returns the number and the size of the others.
+    /// Removes the entries of a shard that exceed the maximum age. Returns the others.
     fn collect_old(
         &self,
         shard: usize,
         limits: &Limits,
         removed: &Removed,
-    ) -> Result<(u64, u64), StoreError> {
+    ) -> Result<Vec<ListedEntry>, StoreError> {
         let Some(directory) = self.shard(shard)? else {
-            return Ok((0, 0));
+            return Ok(Vec::new());
         };
         let now = self.root.now_ms();
-        let (mut left, mut left_bytes) = (0, 0);
-        for (key, file) in self.entries_of(shard, &directory)? {
-            if !limits.is_too_old(used_ms(&file, now), now) {
-                left += 1;
-                left_bytes += file.taken();
-            } else if !removed.is_stopped() {
-                let name = file_name(&key);
-                if begins_as_ours(&directory, &name)
-                    && (removed.is_dry || directory.remove(&name)?)
-                {
-                    removed.add(&key, file.taken());
-                }
+        let mut kept = self.listed_entries(shard, &directory)?;
+        let is_too_old =
+            |entry: &mut ListedEntry| limits.is_too_old(used_ms(&entry.file, now), now);
+        for ListedEntry { key, file, .. } in kept.extract_if(.., is_too_old) {
+            let name = file_name(&key);
+            if !removed.is_stopped()
+                && begins_as_ours(&directory, &name)
+                && (removed.is_dry || directory.remove(&name)?)
+            {
+                removed.add(&key, file.taken());
             }
         }
-        Ok((left, left_bytes))
+        Ok(kept)
     }
 
     /// Removes entries of a shard.
@@ -303,10 +301,14 @@ impl Store {
 
     /// The entries in the order in which they are chosen: damaged ones, those of drivers that are not installed, then those that spare
     /// least.
-    fn in_order(&self, collector: &mut dyn Collector) -> Result<Vec<Candidate>, Stop> {
+    fn in_order(
+        &self,
+        listed: BTreeMap<usize, Vec<ListedEntry>>,
+        collector: &mut dyn Collector,
+    ) -> Result<Vec<Candidate>, Stop> {
         let is_network = self.root.file_system().is_network();
         let now = self.root.now_ms();
-        let (mut ranked, mut read) = (Vec::new(), 0);
+        let (mut ranked, mut read, shards) = (Vec::new(), 0, listed.len());
         let weigh = |heads: &ShardHeads| {
             let weighed = heads.entries.iter().map(|(entry, head)| {
                 let mut entry = *entry;
@@ -326,7 +328,7 @@ impl Store {
             });
             (heads.drivers.clone(), weighed.collect::<Vec<_>>())
         };
-        self.walk_heads(weigh, |(drivers, weighed)| {
+        self.walk_heads_of(listed, weigh, |(drivers, weighed)| {
             let mut is_installed =
                 |driver: &EntryDriver| is_network || collector.is_installed(driver);
             let installed: Vec<bool> = drivers.iter().map(&mut is_installed).collect();
@@ -337,7 +339,7 @@ impl Store {
                 candidate
             }));
             read += 1;
-            match collector.progress("reading", read, SHARDS) {
+            match collector.progress("reading", read, shards) {
                 true => Ok(()),
                 false => Err(Stop::Stopped),
             }

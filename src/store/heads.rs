@@ -10,6 +10,8 @@
 //!
 //! Only the command writes such files, and only of shards with many entries.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::directory::{Directory, FileFacts};
@@ -19,6 +21,7 @@ use super::uses::ListedEntry;
 use super::walk::walk;
 use super::{Store, StoreError, TEMPORARY, is_shard, read_meta_in, shard_name};
 use crate::file_fingerprint::FileFingerprint;
+use crate::fork_safety::Mutex;
 use crate::framing;
 use crate::key::ingredients::{Key, Kind};
 
@@ -180,20 +183,55 @@ impl Store {
         for shard in &shards {
             self.shard(*shard)?;
         }
-        walk(
-            &shards,
-            |shard| self.heads_of(shard).map(|heads| view(&heads)),
-            |_, viewed| take(viewed?),
-        )
+        let list = |shard, directory: &Directory| self.listed_entries(shard, directory);
+        self.walk_listed(&shards, list, view, &mut take)
+    }
+
+    /// The same of what was listed before, by shard.
+    ///
+    /// # Errors
+    /// A directory cannot be opened, or that of `take`.
+    pub(super) fn walk_heads_of<T: Send, E: From<StoreError>>(
+        &self,
+        listed: BTreeMap<usize, Vec<ListedEntry>>,
+        view: impl Fn(&ShardHeads) -> T + Sync,
+        mut take: impl FnMut(T) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let shards: Vec<usize> = listed.keys().copied().collect();
+        let listed = Mutex::new(listed);
+        let list = |shard, _: &Directory| Ok(listed.lock().remove(&shard).unwrap_or_default());
+        self.walk_listed(&shards, list, view, &mut take)
+    }
+
+    fn walk_listed<T: Send, E: From<StoreError>>(
+        &self,
+        shards: &[usize],
+        list: impl Fn(usize, &Directory) -> Result<Vec<ListedEntry>, StoreError> + Sync,
+        view: impl Fn(&ShardHeads) -> T + Sync,
+        take: &mut dyn FnMut(T) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let viewed = |shard| {
+            let heads = match self.shard(shard)? {
+                Some(directory) => {
+                    let entries = list(shard, &directory)?;
+                    self.heads_of(shard, &directory, entries)
+                }
+                None => ShardHeads::default(),
+            };
+            Ok::<T, StoreError>(view(&heads))
+        };
+        walk(shards, viewed, |_, viewed| take(viewed?))
     }
 
     /// The entries of a shard with their heads.
-    fn heads_of(&self, shard: usize) -> Result<ShardHeads, StoreError> {
-        let Some(directory) = self.shard(shard)? else {
-            return Ok(ShardHeads::default());
-        };
+    fn heads_of(
+        &self,
+        shard: usize,
+        directory: &Directory,
+        mut entries: Vec<ListedEntry>,
+    ) -> ShardHeads {
+        // Before any is read: what has settled by now and is changed later has another fingerprint.
         let is_settled = directory.settled_test();
-        let mut entries = self.listed_entries(shard, &directory)?;
         entries.sort_unstable_by_key(|entry| entry.key);
         let remembered = match entries.len() {
             ..MIN_ENTRIES => None,
@@ -220,7 +258,7 @@ impl Store {
         unknown.sort_unstable_by_key(|entry| entry.file.inode);
         let mut read = 0;
         for entry in unknown {
-            let meta = read_meta_in(&directory, &entry.key);
+            let meta = read_meta_in(directory, &entry.key);
             read += usize::from(meta.is_some() && is_settled(&entry.fingerprint));
             found.add(entry, meta);
         }
@@ -228,7 +266,7 @@ impl Store {
         if read >= MIN_READ.max(found.entries.len() / READ_SHARE) {
             self.remember_heads(shard, &found, &is_settled);
         }
-        Ok(found)
+        found
     }
 
     fn remember_heads(

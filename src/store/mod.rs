@@ -49,7 +49,7 @@ use live::Live;
 use lock::Locks;
 use once_cell::race::OnceBox;
 use ownership::{begins_as_ours, may_write, not_ours};
-use sizes::{SHARDS, Sizes};
+use sizes::Sizes;
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
 pub use totals::EntryTotals;
