@@ -20,7 +20,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::{io, ptr};
+use std::{io, iter, ptr};
 
 use once_cell::race::OnceBox;
 use rustix::time::{ClockId, clock_gettime};
@@ -322,17 +322,15 @@ impl Counters {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let (before, _) = before.strip_prefix(MAGIC).unwrap_or_default().as_chunks();
-        let mut words: Vec<u64> = before
-            .iter()
-            .map(|word| u64::from_le_bytes(*word))
-            .collect();
-        words.resize(WORDS, 0);
-        let words = before_all.get_or_init(|| Box::new(words));
+        let before = before.iter().map(|word| u64::from_le_bytes(*word));
+        let before = before_all.get_or_init(|| Box::new(before.collect()));
+        // Mostly there is no file.
+        let words = before.iter().copied().chain(iter::repeat(0));
         Ok(Counters {
             name,
             file,
             waits,
-            words: words.iter().copied().map(AtomicU64::new).collect(),
+            words: words.map(AtomicU64::new).take(WORDS).collect(),
             changed: AtomicU32::new(WHOLE),
             writing: Mutex::new(()),
         })
@@ -382,22 +380,26 @@ impl Counters {
         });
         let file = opened.as_ref().map_err(|error| error.kind())?;
         if changed & WHOLE > 0 {
-            let bytes = [&MAGIC[..], &encode(&self.words)].concat();
-            return file.write_all_at(&bytes, 0);
+            return file.write_all_at(&encode(MAGIC, &self.words), 0);
         }
         for (index, row) in self.words.chunks_exact(ROW).enumerate() {
             if changed >> index & 1 > 0 {
                 let at = MAGIC.len() + index * size_of_val(row);
-                file.overwrite_at(&encode(row), at as u64)?;
+                file.overwrite_at(&encode(&[], row), at as u64)?;
             }
         }
         Ok(())
     }
 }
 
-fn encode(words: &[AtomicU64]) -> Vec<u8> {
-    let words = words.iter().map(|word| word.load(Ordering::Relaxed));
-    words.flat_map(u64::to_le_bytes).collect()
+/// Word by word: byte by byte it takes longer than the system call that writes it.
+fn encode(start: &[u8], words: &[AtomicU64]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(start.len() + size_of_val(words));
+    bytes.extend_from_slice(start);
+    for word in words {
+        bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    bytes
 }
 
 /// The day, by the coarse clock, which costs a few nanoseconds.
