@@ -33,8 +33,8 @@ def in_turn(bench, argv, runs):
 
 def figures_of(runs):
     """hooks: nanoseconds of calls on a driver that does next to nothing in them. load: the first clGetPlatformIDs with the
-    loader's own start, and what is resident after it, by driver. run: seconds of a whole program on that driver, by itself and
-    through `oclcache run`."""
+    loader's own start, what is resident after it, and what of that is in no file, by driver. run: seconds of a whole program
+    on that driver, by itself and through `oclcache run`."""
     found = {"size": measure.LIBRARY.stat().st_size, "load": {}}
     with tempfile.TemporaryDirectory(prefix="oclcache-") as folder:
         stub = pathlib.Path(folder) / "stub.icd"
@@ -49,6 +49,7 @@ def figures_of(runs):
                 way: {
                     "first call": [(one + two) / 1e9 for one, two in zip(both["open_ns"][way], both["platforms_ns"][way])],
                     "resident": [1024 * number for number in both["resident_kib"][way]],
+                    "own": [1024 * number for number in both["own_kib"][way]],
                 }
                 for way in ("bare", "oclcache")
             }

@@ -144,7 +144,12 @@ def library(found, rows):
         both = found["hooks"][name]
         table.append([title_of, *(nanoseconds(both[way]) for way in ("bare", "oclcache"))])
     for driver, both in found["load"].items():
-        for kind, word, show in ("first call", "first clGetPlatformIDs", figures.seconds), ("resident", "resident after it", mebibytes):
+        kinds = [
+            ("first call", "first clGetPlatformIDs", figures.seconds),
+            ("resident", "resident after it", mebibytes),
+            ("own", "of that, in no file", mebibytes),
+        ]
+        for kind, word, show in kinds:
             table.append([f"{word}, {driver}", *(show(both[way][kind]) for way in ("bare", "oclcache"))])
     for row in rows:
         if of(row, "limit", "resident"):

@@ -106,9 +106,11 @@ def library(found, rows):
     milliseconds = lambda seconds: f"{1e3 * seconds:.2f} ms"
     yield at_most("size of the library", found["size"], 3 << 20, mebibytes)
     for driver, both in found["load"].items():
-        added = {kind: difference(both["oclcache"][kind], both["bare"][kind]) for kind in ("first call", "resident")}
+        kinds = ("first call", "resident", "own")
+        added = {kind: difference(both["oclcache"][kind], both["bare"][kind]) for kind in kinds}
         yield at_most(f"{driver}: added to the first clGetPlatformIDs", added["first call"], 2e-3, milliseconds)
         yield at_most(f"{driver}: resident memory added by loading", added["resident"], 4 << 20, mebibytes)
+        yield at_most(f"{driver}: memory in no file added by loading", added["own"], 1 << 20, mebibytes)
     for row in rows:
         hit, limit = of(row, "hit", "resident"), of(row, "limit", "resident")
         if hit and row["driver"] in DRIVERS:

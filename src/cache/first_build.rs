@@ -49,8 +49,6 @@ struct Planned {
     plan: Result<Box<Plan>, Bypass>,
     /// Held for those who know the key.
     guard: Option<LockGuard>,
-    /// How long the thread took.
-    took: Duration,
 }
 
 /// How a build begins.
@@ -172,8 +170,9 @@ impl Cache {
             let guard = plan.as_deref().ok().and_then(lock);
             // Last: from now on others plan as usual and find the key taken, unless this has failed for now.
             self.remember_digests_of(driver);
-            let took = started.elapsed();
-            Planned { plan, guard, took }
+            let took_ns = nanoseconds(started.elapsed());
+            tracing::debug!(took_ns, "looked for what identifies the driver");
+            Planned { plan, guard }
         };
         let at_work = DriverAtWork::begin();
         let planned = thread(plan)?;
@@ -198,14 +197,11 @@ impl FirstBuild {
         drop(self.at_work);
         let may_wait = || !linker_lock::is_busy_for_long();
         // In a forked child there is no thread.
-        let Some(Planned { plan, guard, took }) = self.planned.wait(may_wait) else {
+        let Some(Planned { plan, guard }) = self.planned.wait(may_wait) else {
             return (Err(Bypass::UnidentifiedDriver), self.turn);
         };
-        tracing::debug!(
-            took_ns = nanoseconds(took),
-            waited_ns = nanoseconds(started.elapsed()),
-            "the driver is identified"
-        );
+        let waited_ns = nanoseconds(started.elapsed());
+        tracing::debug!(waited_ns, "what identifies the driver was waited for");
         let plan = plan.map(|mut plan| {
             plan.is_settled = self.driver.is_as_at(&self.moment, cache);
             plan

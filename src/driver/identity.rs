@@ -260,7 +260,7 @@ impl Driver {
                 let known = self.identity.get_or_init(|| Box::new(taken));
                 // A compilation may have ended meanwhile.
                 if let Some(known) = known {
-                    self.learn_early(known, memory);
+                    self.learn_early(known, &loaded.objects, memory);
                 }
                 known
             }
@@ -325,7 +325,7 @@ impl Driver {
     ) -> Result<KnownIdentity, Unidentified> {
         let known = self.identity_of(loaded, memory)?;
         known.late.recall(&known, memory)?;
-        self.learn_early(&known, memory);
+        self.learn_early(&known, &loaded.objects, memory);
         Ok(known)
     }
 
@@ -504,11 +504,12 @@ fn loaded_identity(
     Err(Unidentified::ForGood)
 }
 
-/// Whether all ingredients of a driver and its surroundings are current.
+/// Whether a key has all ingredients of a driver and its surroundings, and no others.
 fn is_same(key: &[Ingredient], identity: &[Ingredient], surroundings: &[Ingredient]) -> bool {
     let is_of_them = |one: &&Ingredient| matches!(one.kind, Kind::Driver | Kind::Environment);
     let is_there = |one: &Ingredient| identity.contains(one) || surroundings.contains(one);
-    surroundings.iter().all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
+    let mut all = identity.iter().chain(surroundings);
+    all.all(|one| key.contains(one)) && key.iter().filter(is_of_them).all(is_there)
 }
 
 fn read(
@@ -558,5 +559,7 @@ mod tests {
         assert!(!is_same(&key, &identity, &changed));
         let without = [&source[..], &around[1..], &identity].concat();
         assert!(!is_same(&without, &identity, &around), "a variable came");
+        let with = [&identity[..], &[one(Kind::Driver, "liby.so", "1")]].concat();
+        assert!(!is_same(&key, &with, &around), "a library came");
     }
 }

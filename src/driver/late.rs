@@ -6,11 +6,12 @@
 //! and they say nothing of the driver. One of another thread that comes just then is taken for the driver's, which costs a
 //! compilation.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use super::Driver;
 use super::file_memory::{FileMemory, list_identity};
@@ -35,10 +36,13 @@ pub struct Late {
     state: Mutex<State>,
 }
 
+/// Where libraries were loaded from which paths.
+type Seen = HashSet<(usize, PathBuf)>;
+
 struct State {
     ingredients: DriverIdentity,
     files: Vec<Watched>,
-    seen: HashSet<(usize, PathBuf)>,
+    seen: Seen,
     changes: Changes,
     arrivals: Vec<Arrival>,
 }
@@ -47,7 +51,16 @@ struct State {
 pub struct LibraryWatch {
     loads: u64,
     /// Where the identity was not taken yet: taking it costs more than a bypass may.
-    seen: Option<HashSet<(usize, PathBuf)>>,
+    seen: Option<Arc<Seen>>,
+}
+
+/// What is known of compilations that began before the identity was taken.
+#[derive(Default)]
+pub struct EarlyLibraries {
+    /// The paths, without links, of libraries that came in those that have ended.
+    came: BTreeSet<PathBuf>,
+    /// What was loaded when the others began.
+    running: Vec<Weak<Seen>>,
 }
 
 struct Arrival {
@@ -58,9 +71,22 @@ struct Arrival {
     is_in_a_file: bool,
 }
 
-fn seen(objects: &[Object]) -> HashSet<(usize, PathBuf)> {
-    let place = |object: &Object| (object.base, object.path.clone());
+fn place(object: &Object) -> (usize, PathBuf) {
+    (object.base, object.path.clone())
+}
+
+fn seen(objects: &[Object]) -> Seen {
     objects.iter().map(place).collect()
+}
+
+/// The paths, without links, of libraries of unknown meaning that were not there before.
+fn came_since(before: &Seen, objects: &[Object]) -> Vec<PathBuf> {
+    let real = RealPaths::default();
+    let is_new = |object: &&Object| {
+        !before.contains(&place(object)) && object.is_in_a_file() && !is_neutral(&object.name)
+    };
+    let new = objects.iter().filter(is_new);
+    new.filter_map(|object| real.of(&object.path)).collect()
 }
 
 /// Tells whether a path without links is below this directory.
@@ -116,7 +142,7 @@ impl Late {
         let mut state = self.state.lock();
         if state.changes.loads <= changes.loads {
             for object in &objects {
-                if !state.seen.contains(&(object.base, object.path.clone())) {
+                if !state.seen.contains(&place(object)) {
                     state.arrivals.push(Arrival {
                         loads,
                         path: object.path.clone(),
@@ -134,7 +160,7 @@ impl Late {
     /// Adds libraries that came in compilations which began before the identity was taken. `paths`: without links.
     fn learn(
         &self,
-        paths: &[PathBuf],
+        paths: &BTreeSet<PathBuf>,
         known: &KnownIdentity,
         programs: Option<&Path>,
         memory: &dyn FileMemory,
@@ -293,10 +319,14 @@ impl Driver {
 
     /// Begins to watch which libraries come.
     pub fn watch_libraries(&self) -> LibraryWatch {
-        LibraryWatch {
-            loads: loaded::changes().loads,
-            seen: (!self.has_identity()).then(|| seen(&loaded::objects())),
+        let loads = loaded::changes().loads;
+        let seen = (!self.has_identity()).then(|| Arc::new(seen(&loaded::objects())));
+        if let Some(seen) = &seen {
+            let running = &mut self.early.lock().running;
+            running.retain(|seen| seen.strong_count() > 0);
+            running.push(Arc::downgrade(seen));
         }
+        LibraryWatch { loads, seen }
     }
 
     /// Notes the libraries that came since, at the end of a compilation.
@@ -305,18 +335,11 @@ impl Driver {
             return;
         }
         if let Some(seen) = &watch.seen {
-            let real = RealPaths::default();
-            let objects = loaded::objects();
-            let new = objects.iter().filter(|object| {
-                !seen.contains(&(object.base, object.path.clone()))
-                    && object.is_in_a_file()
-                    && !is_neutral(&object.name)
-            });
-            let paths = new.filter_map(|object| real.of(&object.path));
-            self.came_early.lock().extend(paths);
-            // Another thread may have taken the identity while this one compiled, when they were there.
+            let came = came_since(seen, &loaded::objects());
+            self.early.lock().came.extend(came);
+            // Another thread may have taken the identity while this one compiled.
             if let Some(known) = self.identity.get().and_then(Option::as_ref) {
-                self.learn_early(known, memory);
+                self.learn_early(known, &[], memory);
             }
         }
         if self.has_identity() {
@@ -324,12 +347,25 @@ impl Driver {
         }
     }
 
-    /// Adds the libraries that came in compilations which began before the identity was taken.
-    pub(super) fn learn_early(&self, known: &KnownIdentity, memory: &dyn FileMemory) {
-        let early = std::mem::take(&mut *self.came_early.lock());
-        if !early.is_empty() {
+    /// Adds the libraries that came in compilations which began before the identity was taken: in those that have ended, and in the
+    /// others, if they are among these objects. The identity would have them as loaded from the start.
+    pub(super) fn learn_early(
+        &self,
+        known: &KnownIdentity,
+        objects: &[Object],
+        memory: &dyn FileMemory,
+    ) {
+        let (mut paths, running) = {
+            let early = self.early.lock();
+            let running: Vec<_> = early.running.iter().filter_map(Weak::upgrade).collect();
+            (early.came.clone(), running)
+        };
+        for seen in running {
+            paths.extend(came_since(&seen, objects));
+        }
+        if !paths.is_empty() {
             let late = known.late();
-            late.learn(&early, known, self.program_dir().as_deref(), memory);
+            late.learn(&paths, known, self.program_dir().as_deref(), memory);
         }
     }
 }

@@ -89,6 +89,7 @@ use environment::OpeningVariables;
 pub use float_state::{FloatState, StartOfThreads};
 use identity::KnownIdentity;
 pub use identity::{build_id_value, content_value};
+use late::EarlyLibraries;
 pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
@@ -148,8 +149,7 @@ pub struct Driver {
     identity: OnceBox<Option<KnownIdentity>>,
     /// How often it could not be identified for now.
     looks: AtomicU32,
-    /// Libraries that came in compilations before the identity was taken.
-    came_early: Mutex<Vec<PathBuf>>,
+    early: Mutex<EarlyLibraries>,
     /// Variables and configuration files when the driver was opened.
     opened_in: OpeningVariables,
     /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
@@ -191,7 +191,7 @@ impl Driver {
             suffix: recognition.suffix.clone(),
             identity: OnceBox::new(),
             looks: AtomicU32::new(0),
-            came_early: Mutex::default(),
+            early: Mutex::default(),
             opened_in: OpeningVariables::now(profile),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
@@ -220,7 +220,7 @@ impl Driver {
             suffix: self.suffix.clone(),
             identity: OnceBox::new(),
             looks: AtomicU32::new(0),
-            came_early: Mutex::default(),
+            early: Mutex::default(),
             opened_in: self.opened_in.clone(),
             opened_with: self.opened_with,
             bindings: Bindings::default(),

@@ -189,6 +189,7 @@ impl Store {
     ) -> Result<(), Stop> {
         let (mut left, mut left_bytes) = (0, 0);
         let shards = self.shards()?;
+        // 130 bytes of an entry, as many as it takes to weigh them.
         let mut listed = BTreeMap::new();
         walk(
             &shards,

@@ -271,7 +271,8 @@ impl Held {
         sandbox.write("held", "");
         std::thread::sleep(SETTLED);
         let mut command = builder(&sandbox);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("OCLCACHE_LOG_FILE", sandbox.path("log"));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         let build = command.spawn().expect("the client");
         let held = Held {
             sandbox,
@@ -280,25 +281,27 @@ impl Held {
             build,
         };
         let started = Instant::now();
-        // The last thing that the thread does which identifies the driver.
-        let is_identified = || held.sandbox.path("cache/v1/digests").exists();
-        while held.sandbox.compilations() == 0 || !is_identified() {
-            assert!(started.elapsed() < FAR_TOO_LONG, "it does not build");
+        // What changes now is not looked at any more.
+        while held.sandbox.compilations() == 0 || !held.log().contains("looked for what identifies")
+        {
+            assert!(started.elapsed() < FAR_TOO_LONG, "{}", held.log());
             std::thread::sleep(Duration::from_millis(5));
         }
         held
+    }
+
+    /// What its process has logged by now.
+    fn log(&self) -> String {
+        fs::read_to_string(self.sandbox.path("log")).unwrap_or_default()
     }
 
     /// Lets the build end, and gives its log and how the next two processes get the program.
     #[track_caller]
     fn end(mut self) -> (String, Vec<String>) {
         fs::remove_file(self.sandbox.path("held")).expect("removed");
-        let log = self.build.stderr.take().expect("a pipe");
-        let log = std::io::read_to_string(log).expect("text");
-        assert!(
-            self.build.wait().expect("a child of ours").success(),
-            "{log}"
-        );
+        let is_built = self.build.wait().expect("a child of ours").success();
+        let log = self.log();
+        assert!(is_built, "{log}");
         assert!(log.contains(FIRST), "{log}");
         let later = [(); 2].map(|()| self.sandbox.run(&mut builder(&self.sandbox)).ok());
         let later = later.iter().flat_map(|ran| outcomes(&ran.stderr));

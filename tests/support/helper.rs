@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)] // it is found by its name
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,9 +11,15 @@ fn number(variable: &str) -> u64 {
     value.parse().unwrap_or(0)
 }
 
-/// What it adds to all code, after so many milliseconds.
+static CALLED: AtomicBool = AtomicBool::new(false);
+
+/// What it adds to all code, after so many milliseconds, and the first time after some more.
 #[unsafe(no_mangle)]
 pub extern "C" fn helper_code() -> u64 {
-    thread::sleep(Duration::from_millis(number("HELPER_MS")));
+    let more = match CALLED.swap(true, Ordering::Relaxed) {
+        false => number("HELPER_FIRST_MS"),
+        true => 0,
+    };
+    thread::sleep(Duration::from_millis(number("HELPER_MS") + more));
     number("HELPER_X")
 }

@@ -3,7 +3,6 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_void};
-use std::io;
 use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LAZY};
@@ -173,17 +172,17 @@ fn identity(object: &Object, memory: &dyn FileMemory) -> Result<String, Unanswer
         false => object.path.as_path(),
     };
     let is_it = path.starts_with("/proc") || object.is_what_stands_at_its_path(&Mappings::now());
-    let digest = match is_it {
-        true => memory.digest(path),
-        false => Err(io::Error::other("it was replaced")),
-    };
-    let of_content = |digest: [u8; 32]| format!("content {}", hex(&digest));
-    digest.map(of_content).map_err(|error| {
-        let library = crate::log::path(path);
-        Unanswered::ForNow(format!(
-            "{library}, which answers, cannot be identified: {error}"
-        ))
-    })
+    let library = crate::log::path(path);
+    if !is_it {
+        tracing::warn!(%library, "this library answers for functions of the driver's, and was replaced: nothing is cached");
+        return Err(Unanswered::ForGood);
+    }
+    match memory.digest(path) {
+        Ok(digest) => Ok(format!("content {}", hex(&digest))),
+        Err(error) => Err(Unanswered::ForNow(format!(
+            "{library} answers, and cannot be read: {error}"
+        ))),
+    }
 }
 
 /// The digest of a library's file, if that is what is in memory.

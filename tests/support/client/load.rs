@@ -17,6 +17,17 @@ pub fn resident_kib() -> Result<usize, String> {
     Ok(pages.ok_or("/proc/self/statm has another form")? * rustix::param::page_size() / 1024)
 }
 
+/// The part of it that no file has and that is shared with no process.
+fn own_kib() -> Result<usize, String> {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup");
+    let rollup = rollup.map_err(|error| error.to_string())?;
+    let own = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
+    let number = own.and_then(|own| own.trim().strip_suffix(" kB")?.parse().ok());
+    number.ok_or_else(|| "/proc/self/smaps_rollup has another form".to_owned())
+}
+
 pub fn section() -> Result<(), String> {
     let loader = env::var("CLIENT_LOADER").unwrap_or_else(|_| "libOpenCL.so.1".to_owned());
     let start = Instant::now();
@@ -29,10 +40,11 @@ pub fn section() -> Result<(), String> {
         return Err(format!("clGetPlatformIDs: {code}"));
     }
     println!(
-        "platforms={count} open_ns={} platforms_ns={} resident_kib={}",
+        "platforms={count} open_ns={} platforms_ns={} resident_kib={} own_kib={}",
         opened.as_nanos(),
         listed.as_nanos(),
-        resident_kib()?
+        resident_kib()?,
+        own_kib()?
     );
     Ok(())
 }
