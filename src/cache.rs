@@ -67,7 +67,7 @@ use crate::cl::{Device, Program};
 use crate::config::{Config, SiteSwitch};
 use crate::driver::foreign_call::{self, OwnReference};
 use crate::driver::notify::{self, HeldObject, NextStep};
-use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::driver::{BuildArguments, Driver, NotifyTarget, variable_history};
 use crate::linker_lock;
 use crate::one_call::{self, CallPart};
 use crate::outcome::{Bypass, Missed, Query};
@@ -185,6 +185,7 @@ pub struct BuildBelow {
 /// Handles clBuildProgram and clCompileProgram up to the call of the driver or of the application's callback.
 pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     let started = Instant::now();
+    variable_history::note();
     let ticket = match shadow::dead(call.program) {
         Some(dead) => Err(Some(dead)),
         None => shadow::begin(call.program).map(Box::new).ok_or(None),

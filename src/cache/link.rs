@@ -16,7 +16,7 @@ use super::single_flight::BuildTurn;
 use super::{BuildBelow, BuildCall, Cache, verdict};
 use crate::cl::{Context, Program};
 use crate::driver::notify::{self, HeldObject, NextStep};
-use crate::driver::{BuildArguments, Driver, NotifyTarget};
+use crate::driver::{BuildArguments, Driver, NotifyTarget, variable_history};
 use crate::linker_lock;
 use crate::outcome::{Bypass, Query};
 use crate::shadow::{self, BuildEnd, Owner, Ticket};
@@ -50,6 +50,7 @@ pub struct LinkBelow {
 /// Handles clLinkProgram up to the call of the driver or of the application's callback.
 pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
     let started = Instant::now();
+    variable_history::note();
     let cache = Cache::get();
     let plan = if cache.switch.look() {
         Err(Bypass::SwitchedOff)

@@ -3,9 +3,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
-use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_camel_case, is_neutral_value};
 use super::real_paths::says_what_is_there;
 use super::tools::{Tools, file};
+use super::variable_history::{self, Varied};
 use super::variable_reads::Reads;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
@@ -89,16 +89,6 @@ struct Snapshot {
     /// When that was. None: with other variables.
     found: Option<Instant>,
     chosen: Option<Chosen>,
-    history: History,
-}
-
-/// What builds before this one could make a driver remember.
-#[derive(Default)]
-struct History {
-    /// All variables at an earlier build, as in `all`, if they were others.
-    earlier: Option<Vec<u8>>,
-    /// Whether variables of the key were others at an earlier build.
-    has_changed: bool,
 }
 
 /// The variables that are in the key.
@@ -107,6 +97,8 @@ struct Chosen {
     names: usize,
     /// The names in its tools.
     tools: Arc<DriverNames>,
+    /// How often variables had varied, see [`Varied::changes`].
+    variations: u64,
     now: Arc<DriverSurroundings>,
     /// The part of the variables when the driver was opened.
     opened: Arc<DriverSurroundings>,
@@ -121,11 +113,7 @@ pub struct DriverSurroundings {
     pub ingredients: Vec<Ingredient>,
     /// Files that a compiler would read as well. This follows from values, and a key may hold only digests of them.
     pub reads: Reads,
-    /// Whether variables of the key were others at an earlier build of this process.
-    ///
-    /// Drivers remember variables: PoCL 3.1 keeps the first value that it reads of each, even if the program removes the variable
-    /// later (measured with POCL_EXTRA_BUILD_FLAGS). Nobody knows which build made the driver read which variable, so no key tells
-    /// which values are in force.
+    /// Whether variables of the key were others in an earlier call in which drivers read them: see `variable_history`.
     pub has_changed: bool,
 }
 
@@ -154,16 +142,10 @@ impl KnownVariables {
     fn tools(&self, age: Duration, find: impl FnOnce(&Tools) -> Option<Tools>) -> Option<Tools> {
         let mut known = self.0.lock();
         if !process_variables::is_current(&known.all) {
-            let mut history = mem::take(&mut known.history);
-            // Variables from before the first build are not those of a build.
-            if known.chosen.is_some() {
-                history.earlier = Some(mem::take(&mut known.all));
-            }
             *known = Snapshot {
                 all: process_variables::current(),
                 changes: known.changes + 1,
                 tools: known.tools.for_other_variables(),
-                history,
                 ..Snapshot::default()
             };
         }
@@ -196,14 +178,18 @@ impl KnownVariables {
         }
         let names = choice.libraries.changes();
         let mut known = self.0.lock();
-        let earlier = known.history.earlier.as_ref();
-        let earlier = earlier.map(|earlier| choice.of(earlier).ingredients);
+        let variations = known.chosen.as_ref().map(|chosen| chosen.variations);
+        let varied = variable_history::varied_since(variations);
         match &known.chosen {
-            Some(chosen) if chosen.names == names && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
+            Some(chosen)
+                if chosen.names == names
+                    && varied.is_none()
+                    && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
             _ => {
+                let varied = varied.or_else(|| variable_history::varied_since(None));
+                let varied = varied.unwrap_or_default();
                 let mut now = choice.of(&known.all);
-                let is_other = earlier.is_some_and(|all| all != now.ingredients);
-                now.has_changed = known.history.has_changed || is_other;
+                now.has_changed = choice.varies(&varied, &known.all);
                 let now = Arc::new(now);
                 let at = |variables: &[u8]| match variables == known.all {
                     true => now.clone(),
@@ -217,14 +203,11 @@ impl KnownVariables {
                 if !choice.unknown.borrow().is_empty() {
                     return None;
                 }
-                known.history = History {
-                    earlier: None,
-                    has_changed: now.has_changed,
-                };
                 let tools = choice.tools.clone();
                 known.chosen = Some(Chosen {
                     names,
                     tools,
+                    variations: varied.changes,
                     now,
                     opened,
                     started,
@@ -234,6 +217,12 @@ impl KnownVariables {
         let chosen = known.chosen.as_ref();
         chosen.map(|chosen| [&chosen.now, &chosen.opened, &chosen.started].map(Arc::clone))
     }
+}
+
+/// The names and values of variables that each end with a NUL.
+fn parsed(all: &[u8]) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+    let variables = all.split(|byte| *byte == 0);
+    variables.filter_map(process_variables::parse)
 }
 
 impl Choice<'_> {
@@ -254,28 +243,39 @@ impl Choice<'_> {
 
     /// The part of these variables that is in the key, by name.
     fn of(&self, all: &[u8]) -> DriverSurroundings {
-        let variables = || {
-            all.split(|byte| *byte == 0)
-                .filter_map(process_variables::parse)
-        };
         let mut chosen = DriverSurroundings::default();
-        for (name, value) in variables() {
-            let (name, value) = (name.to_string_lossy(), value.as_bytes());
-            let Some(enters) = self.enters(&name, value, variables) else {
-                continue;
-            };
-            chosen.reads = chosen.reads.max(Reads::of(&name, value));
-            let value = match enters {
-                Enters::AsText => value.to_vec(),
-                Enters::AsDigest => sha256_value(&sha256(value)),
-            };
-            let one = Ingredient::new(Kind::Environment, name, value);
-            chosen.ingredients.push(one);
+        for (name, value) in parsed(all) {
+            if let Some(one) = self.ingredient(name, value, all) {
+                chosen.reads = chosen.reads.max(Reads::of(&one.name, value.as_bytes()));
+                chosen.ingredients.push(one);
+            }
         }
         chosen
             .ingredients
             .sort_by(|one, other| one.name.cmp(&other.name));
         chosen
+    }
+
+    /// Whether the values that a variable has had differ in the key, where these are all variables.
+    fn varies(&self, varied: &Varied, all: &[u8]) -> bool {
+        let differ = |(name, values): (&OsString, &Vec<Option<OsString>>)| {
+            let of = |value: &Option<OsString>| self.ingredient(name, value.as_ref()?, all);
+            let mut values = values.iter().map(of);
+            let first = values.next();
+            // All are asked for: names that are not known are looked for at once.
+            values.filter(|one| Some(one) != first.as_ref()).count() > 0
+        };
+        varied.is_full || varied.values.iter().filter(|one| differ(*one)).count() > 0
+    }
+
+    /// A variable of these as it is in the key. None if it is not.
+    fn ingredient(&self, name: &OsStr, value: &OsStr, all: &[u8]) -> Option<Ingredient> {
+        let (name, value) = (name.to_string_lossy(), value.as_bytes());
+        let value = match self.enters(&name, value, || parsed(all))? {
+            Enters::AsText => value.to_vec(),
+            Enters::AsDigest => sha256_value(&sha256(value)),
+        };
+        Some(Ingredient::new(Kind::Environment, name, value))
     }
 
     /// How a variable is in the key. None if it is not.

@@ -65,6 +65,7 @@ mod scripts;
 mod search_memory;
 mod search_path;
 mod tools;
+pub mod variable_history;
 pub mod variable_reads;
 mod watched_functions;
 mod watched_names;

@@ -1,4 +1,5 @@
-//! The calls in which drivers start the threads that compile for them later: how the calling thread rounds is noted.
+//! The calls in which drivers start the threads that compile for them later, and read variables: how the calling thread rounds is noted, and
+//! which variables there are.
 //!
 //! Nothing is decided here, so there is no guard around the driver's function, and exceptions of the application's callback pass
 //! through. In an empty cache directory the driver's files are read beside the first such calls.
@@ -13,6 +14,7 @@ use crate::cache::early_reading::{self, EarlyReading};
 use crate::driver::cancel::Uncanceled;
 use crate::driver::float_registers::OwnWork;
 use crate::driver::layer;
+use crate::driver::variable_history;
 use crate::driver::{Driver, FloatState, StartOfThreads};
 
 type Notify = Option<unsafe extern "C" fn(*const i8, *const c_void, usize, *mut c_void)>;
@@ -47,6 +49,12 @@ fn end_reading(reading: ManuallyDrop<Option<EarlyReading>>) {
     }
 }
 
+/// Notes what the driver may take from the calling thread and from the process, and keep.
+fn note(start: StartOfThreads) {
+    FloatState::note(start);
+    quietly(variable_history::note);
+}
+
 macro_rules! thread_starts {
     ($(
         $(#[$doc:meta])*
@@ -56,7 +64,7 @@ macro_rules! thread_starts {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
-                FloatState::note(StartOfThreads::$start);
+                note(StartOfThreads::$start);
                 let Some(function) = Driver::at(DRIVER).below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
@@ -87,7 +95,7 @@ macro_rules! thread_starts {
             $(
                 #[allow(non_snake_case)]
                 unsafe extern "C-unwind" fn $slot<const LAYER: usize>($($argument: $type),*) -> $result {
-                    FloatState::note(StartOfThreads::$start);
+                    note(StartOfThreads::$start);
                     let Some(function) = layer::below(LAYER).$slot else {
                         // Only slots that hold a function are ever replaced.
                         std::process::abort()

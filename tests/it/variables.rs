@@ -112,15 +112,13 @@ fn a_program_that_changes_variables_between_builds_is_served_no_more() {
         let unset = format!("unset {name}");
         for run in 0..2 {
             let mut client = Turns::begin(&sandbox);
-            // Before the first build a driver has read no value for a build.
             for (line, answer) in [
-                (&*set, "set"),
                 ("build 0 1", "built 1"),
                 ("set OMP_NUM_THREADS 1", "set"),
                 ("build 1 2", "built 1"),
-                (&*unset, "unset"),
-                ("build 0 1", "built 1"),
                 (&*set, "set"),
+                ("build 0 1", "built 1"),
+                (&*unset, "unset"),
                 ("build 1 2", "built 1"),
             ] {
                 client.turn(line, answer);
@@ -138,6 +136,63 @@ fn a_program_that_changes_variables_between_builds_is_served_no_more() {
             "{driver:?}: {}",
             sandbox.oclcache(&["stats"]).stdout
         );
+    }
+}
+
+/// Intel's CPU runtime reads this variable when a context is made; a build that is not cached is one in which a driver may read it first.
+#[test]
+fn a_variable_that_was_another_one_when_the_driver_may_have_read_it_is_noticed() {
+    let cases = [
+        (Driver::Stub, "CL_LEVEL", "1"),
+        (Driver::Intel, "CL_CONFIG_USE_VECTORIZER", "False"),
+    ];
+    for (driver, name, value) in cases {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let text = "__kernel void f(__global float *a) {\n    float s = 0;\n    for (int k = 0; k < 64; k++)\n        \
+                    s += native_sin(a[get_global_id(0) * 64 + k]);\n    a[get_global_id(0)] = s;\n}\n";
+        let cached = sandbox.write("cached.cl", text).display().to_string();
+        let bypassed = format!("{text}// __TIME__\n__constant int size = sizeof(__TIME__);\n");
+        let bypassed = sandbox.write("bypassed.cl", bypassed).display().to_string();
+        let set = ["set", name, value];
+        let unset = ["unset", name];
+        let [devices, context] = [["devices"], ["context"]];
+        let build = ["build", &cached];
+        let other = ["build", &bypassed];
+        let is_seen = 0;
+        let is_noticed = 1;
+        let runs: [(&[&[&str]], u64); 7] = [
+            (&[&set, &devices, &context, &build], is_seen),
+            (&[&devices, &context, &set, &build], is_noticed),
+            (&[&devices, &set, &context, &build], is_noticed),
+            (&[&devices, &set, &context, &unset, &build], is_noticed),
+            (&[&devices, &context, &build], is_seen),
+            (
+                &[&devices, &context, &set, &other, &unset, &build],
+                is_noticed,
+            ),
+            (&[&devices, &context, &build], is_seen),
+        ];
+        for (steps, noticed) in runs {
+            let steps = [&[&["moments"][..]], steps].concat().concat();
+            let before = sandbox.stat("bypass_reasons/changed_variables");
+            let bare = sandbox.client(Way::Bare, &steps).ok();
+            let ran = sandbox.client(Way::Cached, &steps).ok();
+            assert_eq!(
+                ran.stdout, bare.stdout,
+                "{driver:?} {steps:?}: {}",
+                ran.stderr
+            );
+            let now = sandbox.stat("bypass_reasons/changed_variables");
+            assert_eq!(
+                now - before,
+                noticed,
+                "{driver:?} {steps:?}: {}",
+                ran.stderr
+            );
+        }
+        assert_eq!(sandbox.stat("hits"), 1, "{driver:?}");
     }
 }
 

@@ -41,6 +41,7 @@
 //! | `terminators CASE` | sources whose lengths count the terminator |
 //! | `threads N M` | N threads that build M programs each |
 //! | `keys --source FILE... [--options STRING] [--times N] [--threads N]` | the same builds again and again |
+//! | `moments STEP...` | programs, and what the process does before: `devices`, `context`, `set NAME VALUE`, `unset NAME`, `sh COMMAND`, `build FILE` |
 //! | `keys --source FILE... [--options STRING] --apart MS` | each on a thread of its own, which begins so long after the one before |
 //! | `waiting HOW FILE...` | what else a process may do while it builds, told when by its standard input |
 //! | `closing DIRECTORY` | builds of a process that closes all descriptors after each, and opens a directory with each number |
@@ -91,6 +92,7 @@ mod link;
 mod link_calls;
 mod load;
 mod many;
+mod moments;
 mod odd;
 mod outlived;
 mod plugins;
@@ -188,6 +190,7 @@ fn dispatch() -> Result<(), String> {
         "waiting" => waiting::section(&session()?, arguments),
         "keys" => keys::section(&session()?, arguments),
         "many" => many::section(&session()?, arguments),
+        "moments" => moments::section(arguments),
         _ => Err(format!("unknown section '{section}'")),
     }
 }
