@@ -10,7 +10,7 @@ use opencl_sys::{CL_INVALID_PLATFORM, CL_SUCCESS, cl_int, cl_uint};
 
 use crate::cl::dispatch::DispatchTable;
 use crate::cl::{Platform, info};
-use crate::driver::profile::Recognition;
+use crate::driver::profile::{CL_PLATFORM_ICD_SUFFIX_KHR, Recognition};
 use crate::driver::real_paths::RealPaths;
 use crate::driver::search_path::{library_path_at_start, linker_directories};
 use crate::fork_safety::Mutex;
@@ -234,6 +234,16 @@ impl DriverLibrary {
         // SAFETY: the driver's own function with a C string.
         self.get_extension_function_address
             .map_or(std::ptr::null_mut(), |get| unsafe { get(name.as_ptr()) })
+    }
+
+    /// The platform for which loaders ask for this name: its ICD suffix ends it (cl_khr_icd).
+    pub fn platform_of_function(&self, name: &CStr) -> Option<Platform> {
+        let ends_it = |platform: &Platform| {
+            let suffix =
+                text(|reply| self.platform_info(*platform, CL_PLATFORM_ICD_SUFFIX_KHR, reply));
+            !suffix.is_empty() && name.to_bytes().ends_with(&suffix)
+        };
+        self.platforms.iter().copied().find(ends_it)
     }
 
     /// Whether it is a driver of ICD 2.0, so that its platforms may be given to loaders that know ICD 2.0.

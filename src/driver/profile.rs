@@ -15,6 +15,9 @@ use crate::cl::dispatch::slots_of_version;
 use families::{PROFILES, UNKNOWN};
 use variables::Environment;
 
+/// cl_khr_icd
+pub const CL_PLATFORM_ICD_SUFFIX_KHR: cl_platform_info = 0x0920;
+
 /// The answers by which a driver is recognized, of its first platform and without the NUL.
 pub struct Recognition {
     /// CL_PLATFORM_NAME.
@@ -30,7 +33,6 @@ pub struct Recognition {
 impl Recognition {
     /// Asks a platform for its texts.
     pub fn ask(text: impl Fn(cl_platform_info) -> Vec<u8>) -> Recognition {
-        const CL_PLATFORM_ICD_SUFFIX_KHR: cl_platform_info = 0x0920; // cl_khr_icd
         Recognition {
             name: text(CL_PLATFORM_NAME),
             vendor: text(CL_PLATFORM_VENDOR),

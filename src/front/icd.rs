@@ -344,18 +344,22 @@ impl Icd {
         is_new
     }
 
-    /// clGetExtensionFunctionAddress without a platform: the first driver that knows the name.
+    /// clGetExtensionFunctionAddress without a platform: that of the driver for which a loader asks, by its ICD suffix, and otherwise the
+    /// first driver that knows the name. Drivers may know names of others: by its source, a later PoCL than 3.1 has some of Intel's.
     fn extension_function(&self, name: &CStr) -> *mut c_void {
-        for library in &self.libraries {
+        let of_suffix = self.libraries.iter().filter_map(|library| {
+            let platform = library.platform_of_function(name)?;
+            Some((library, platform))
+        });
+        let all = self.libraries.iter();
+        let all = all.filter_map(|library| Some((library, *library.platforms().first()?)));
+        for (library, platform) in of_suffix.chain(all) {
             let own = library.extension_function(name);
             if own.is_null() {
                 continue;
             }
-            let hooked = library
-                .platforms()
-                .first()
-                .and_then(|platform| Driver::of_platform(*platform))
-                .and_then(|driver| hook::by_name(driver, name));
+            let hooked =
+                Driver::of_platform(platform).and_then(|driver| hook::by_name(driver, name));
             return hooked.unwrap_or(own);
         }
         std::ptr::null_mut()

@@ -2,7 +2,7 @@
 //! ones, clSetKernelArg and all enqueue functions, are the driver's own everywhere.
 
 use super::{register, text};
-use crate::support::{Driver, Sandbox, Way, example, library, python};
+use crate::support::{Driver, Sandbox, Way, copy_program, example, library, python};
 
 /// The functions that list devices or make contexts, those that take or make programs and kernels, and those that look functions up.
 const PROGRAMS: [usize; 26] = [
@@ -105,6 +105,19 @@ for init in library.clInitLayer, library.clInitLayerWithProperties:
 unknown = (ctypes.c_size_t * 3)(1, 2, 0)
 assert library.clInitLayerWithProperties(len(target), target, ctypes.byref(count), ctypes.byref(table), unknown) == -64
 assert library.clDeinitLayer() == 0
+"#;
+
+/// Asks us for functions of extensions without a platform, and tells of which library each is.
+const EXTENSIONS: &str = r#"
+drivers = [ctypes.CDLL(path) for path in sys.argv[2].split()]
+platform(sys.argv[1])
+def address(library, name):
+    find = library.clGetExtensionFunctionAddress
+    find.restype = P
+    return find(name.encode())
+ours = ctypes.CDLL(sys.argv[1])
+for name in sys.argv[3].split():
+    print(*(index for index, driver in enumerate(drivers) if address(driver, name) == address(ours, name)))
 "#;
 
 fn numbers(line: &str) -> Vec<usize> {
@@ -213,4 +226,23 @@ fn a_layers_table_has_the_functions_of_programs_and_leaves_the_others_to_those_b
             .collect();
         assert_eq!(tables, [expected.clone(), expected], "{entries}");
     }
+}
+
+/// A loader asks for a function of an extension by the suffix of a driver, and has only us to ask.
+#[test]
+fn a_function_of_an_extension_is_that_of_the_driver_whose_suffix_ends_its_name() {
+    let sandbox = Sandbox::stub();
+    let drivers = ["ONE", "TWO"].map(|suffix| {
+        let library = sandbox.path(&format!("libstub-{suffix}.so"));
+        copy_program(example("libstub_driver.so"), &library);
+        text(library)
+    });
+    let mut command = sandbox.command(Way::Cached, python());
+    command.args(["-c", &[PLATFORM, EXTENSIONS].concat(), &text(library())]);
+    command.arg(drivers.join(" "));
+    command.arg("clStubExtensionTWO clStubExtensionONE clStubExtensionX clStubExtension");
+    command.env("OCLCACHE_VENDORS", drivers.join(":"));
+    let ran = sandbox.run(&mut command).ok();
+    let found: Vec<Vec<usize>> = ran.stdout.lines().map(numbers).collect();
+    assert_eq!(found, [[1], [0], [0], [0]]);
 }

@@ -49,6 +49,9 @@
 //! | `STUB_STACK` | 0 | 1: calls that make programs and kernels log an address of their frame |
 //! | `STUB_UNLOADABLE` | 0 | 1: cl_khr_icd_unloadable: loaders may close the library |
 //!
+//! A copy of the library that is named `lib*-X.so` has the ICD suffix X. By name it gives the functions that loaders ask for, and one for
+//! each name that begins with `clStubExtension`.
+//!
 //! A forked child can use it, whatever the parent's other threads do.
 //!
 //! Lines of the log: `compile KIND DIGEST OPTIONS` with KIND `build`, `compile` or `link` and the FNV-1a digest of

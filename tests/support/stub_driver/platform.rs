@@ -1,8 +1,8 @@
 //! The platforms and their devices, which live for ever.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr;
 use std::sync::{Arc, OnceLock};
+use std::{mem, ptr};
 
 use opencl_sys::*;
 
@@ -118,10 +118,27 @@ fn platform_answer(handle: Handle, param: cl_platform_info) -> Outcome<Answer> {
         CL_PLATFORM_EXTENSIONS => Answer::text("cl_khr_icd"),
         CL_PLATFORM_NUMERIC_VERSION => Answer::value(3_u32 << 22),
         CL_PLATFORM_HOST_TIMER_RESOLUTION => Answer::value(0_u64),
-        PLATFORM_ICD_SUFFIX => Answer::text("STUB"),
+        PLATFORM_ICD_SUFFIX => Answer::text(suffix()),
         PLATFORM_UNLOADABLE if config::unloadable() => Answer::value(CL_TRUE),
         _ => return Err(CL_INVALID_VALUE),
     })
+}
+
+/// Of a copy named `lib*-X.so`, X.
+fn suffix() -> String {
+    // SAFETY: plain data; the name that is found is that of this library, which stays.
+    let file = unsafe {
+        let mut found: libc::Dl_info = mem::zeroed();
+        libc::dladdr(suffix as *const c_void, &mut found);
+        CStr::from_ptr(found.dli_fname)
+    };
+    let file = file.to_string_lossy();
+    let name = file
+        .rsplit('/')
+        .next()
+        .and_then(|name| name.strip_suffix(".so"));
+    let suffix = name.and_then(|name| name.rsplit_once('-'));
+    suffix.map_or("STUB", |(_, suffix)| suffix).to_owned()
 }
 
 fn version() -> &'static str {
@@ -313,6 +330,8 @@ pub unsafe extern "C" fn extension_address(name: *const c_char) -> *mut c_void {
         b"clIcdSetPlatformDispatchDataKHR" if config::icd2() => {
             set_dispatch_data as SetDispatchData as *mut c_void
         }
+        // Whatever suffix follows.
+        name if name.starts_with(b"clStubExtension") => get_platform_info as *mut c_void,
         _ => ptr::null_mut(),
     }
 }
