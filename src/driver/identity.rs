@@ -386,6 +386,14 @@ impl Driver {
         };
         let mut directories = BTreeMap::new();
         for (path, file) in &listed.list.files {
+            // The driver may have read it before (measured: Intel's CPU runtime its cl.cfg). Libraries are compared with what is in memory.
+            let is_loaded = listed.index_of(path).is_some();
+            let state = listed.state(path).ok_or(Unidentified::ForGood)?;
+            if !is_loaded && self.opened_at.is_before_a_change_of(&state) {
+                let file = crate::log::path(path);
+                tracing::warn!(%file, "this file has changed since the driver was opened: nothing is cached");
+                return Err(Unidentified::ForGood);
+            }
             take(path, &file.name, &file.paths)?;
             for directory in &file.directories {
                 let state = listed.state(directory).ok_or(Unidentified::ForGood)?;

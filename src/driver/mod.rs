@@ -95,6 +95,7 @@ pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;
+use moment::OpeningTime;
 use profile::measured::MeasuredBehavior;
 use profile::{Behavior, Profile, Recognition};
 
@@ -153,6 +154,7 @@ pub struct Driver {
     early: Mutex<EarlyLibraries>,
     /// Variables and configuration files when the driver was opened.
     opened_in: OpeningVariables,
+    opened_at: OpeningTime,
     /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
     opened_with: FloatState,
     bindings: Bindings,
@@ -194,6 +196,7 @@ impl Driver {
             looks: AtomicU32::new(0),
             early: Mutex::default(),
             opened_in: OpeningVariables::now(profile),
+            opened_at: OpeningTime::now(),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),
@@ -223,6 +226,7 @@ impl Driver {
             looks: AtomicU32::new(0),
             early: Mutex::default(),
             opened_in: self.opened_in.clone(),
+            opened_at: self.opened_at,
             opened_with: self.opened_with,
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),

@@ -70,6 +70,24 @@ struct Clocks {
     apart: i128,
 }
 
+/// When a driver was opened, by the time of the day, in nanoseconds: as the kernel notes it in files.
+#[derive(Clone, Copy)]
+pub struct OpeningTime(i128);
+
+impl OpeningTime {
+    /// Now.
+    pub fn now() -> OpeningTime {
+        OpeningTime(nanoseconds(ClockId::RealtimeCoarse))
+    }
+
+    /// Whether a file in this state may have been changed since. A time in the future is none of this clock's: an image has brought it
+    /// along. Where a server sets the times, or somebody the clock, a change may go unnoticed.
+    pub(super) fn is_before_a_change_of(self, state: &FileFingerprint) -> bool {
+        let OpeningTime(now) = OpeningTime::now();
+        (self.0 - MARGIN..=now + MARGIN).contains(&state.changed_ns())
+    }
+}
+
 fn nanoseconds(clock: ClockId) -> i128 {
     let now = clock_gettime(clock);
     i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)

@@ -193,6 +193,38 @@ fn the_same_files_with_other_times_compile_nothing() {
     }
 }
 
+/// The driver reads some of it before a build, and some in it.
+#[test]
+fn a_configuration_that_changes_before_the_first_build_is_noticed() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Intel) else {
+        return;
+    };
+    let copy = DriverCopy::new(&sandbox, Driver::Intel, "copy").expect("the driver is there");
+    copy.use_in(&mut sandbox);
+    let [file] = &copy.files("cl.cfg")[..] else {
+        panic!("no cl.cfg, or several");
+    };
+    let source = "__kernel void f(__global float *a) {\n    float s = 0;\n    for (int k = 0; k < 64; k++)\n        \
+                  s += native_sin(a[get_global_id(0) * 64 + k]);\n    a[get_global_id(0)] = s;\n}\n";
+    let source = sandbox.write("kernel.cl", source).display().to_string();
+    let change = format!(
+        "echo 'CL_CONFIG_USE_VECTORIZER = False' >> {}; sleep 2.5",
+        file.display()
+    );
+    let build = ["moments", "devices", "context", "build", &source];
+    let changing = [
+        "moments", "devices", "context", "sh", &change, "build", &source,
+    ];
+    sandbox.client(Way::Cached, &changing).ok();
+    assert_eq!(sandbox.stat("bypass_reasons/unidentified_driver"), 1);
+    let bare = sandbox.client(Way::Bare, &build).ok().stdout;
+    for hits in [0, 1] {
+        let ran = sandbox.client(Way::Cached, &build).ok();
+        assert_eq!(ran.stdout, bare, "{}", ran.stderr);
+        assert_eq!(sandbox.stat("hits"), hits);
+    }
+}
+
 /// Of what the driver has read and what it will read anew nothing is known, so nothing is stored for others.
 #[test]
 fn a_file_of_the_driver_that_changes_while_it_runs_is_noticed() {
