@@ -126,12 +126,6 @@ impl FileSystems {
 }
 
 impl FileFingerprint {
-    /// The time of the last change, in nanoseconds since 1970, whoever sets it.
-    pub fn changed_ns(&self) -> i128 {
-        let (seconds, nanoseconds) = self.changed;
-        i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds)
-    }
-
     /// The fingerprint of a file with these metadata.
     pub fn of(metadata: &Metadata) -> FileFingerprint {
         FileFingerprint {

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::Driver;
 use super::driver_names::DriverNames;
 use super::file_memory::FileMemory;
 use super::identity::sha256_value;
+use super::loaded::path_of;
 use super::names::FIRST_ENVIRONMENT;
 use super::process_variables;
 use super::profile::Profile;
@@ -42,10 +43,12 @@ pub struct OpeningVariables {
 
 impl OpeningVariables {
     /// Reads the variables and files that a driver of this kind reads.
-    pub fn now(profile: &Profile) -> OpeningVariables {
+    ///
+    /// `origin`: see [`origin`].
+    pub fn now(profile: &Profile, origin: &[PathBuf]) -> OpeningVariables {
         OpeningVariables {
             variables: process_variables::current(),
-            configuration: configuration(profile),
+            configuration: configuration(profile, origin),
         }
     }
 
@@ -62,12 +65,38 @@ impl OpeningVariables {
     }
 }
 
-fn configuration(profile: &Profile) -> Option<Vec<Ingredient>> {
+/// Begins the name of a configuration file that is beside the library.
+const ORIGIN: &str = "$ORIGIN/";
+
+/// The directories of the library that has this function, by its path and by its real path, if configuration files of this kind of driver
+/// may be there.
+pub(super) fn origin(profile: &Profile, function: usize) -> Vec<PathBuf> {
+    let is_there = |name: &&str| name.starts_with(ORIGIN);
+    let library = (profile.configuration.iter().any(is_there)).then(|| path_of(function));
+    let library = library.flatten().unwrap_or_default();
+    let real = library.canonicalize().ok();
+    let mut found: Vec<PathBuf> = (real.iter().chain([&library]))
+        .filter_map(|library| Some(library.parent()?.to_owned()))
+        .collect();
+    found.dedup();
+    found
+}
+
+fn configuration(profile: &Profile, origin: &[PathBuf]) -> Option<Vec<Ingredient>> {
     let mut ingredients = Vec::new();
     for name in profile.configuration {
-        if let Some(content) = configuration_file(name).ok()? {
-            let value = sha256_value(&sha256(&content?));
-            ingredients.push(Ingredient::new(Kind::Driver, *name, value));
+        let paths = match name.strip_prefix(ORIGIN) {
+            Some(name) => origin
+                .iter()
+                .map(|directory| directory.join(name))
+                .collect(),
+            None => vec![PathBuf::from(name)],
+        };
+        for path in paths {
+            if let Some(content) = configuration_file(&path).ok()? {
+                let value = sha256_value(&sha256(&content?));
+                ingredients.push(Ingredient::new(Kind::Driver, *name, value));
+            }
         }
     }
     Some(ingredients)
@@ -360,11 +389,11 @@ fn differences(then: &[Ingredient], now: &[Ingredient], moment: &str) -> Vec<Ing
 ///
 /// # Errors
 /// It cannot be looked at for now, and the driver may be luckier.
-fn configuration_file(name: &str) -> io::Result<Option<Option<Vec<u8>>>> {
-    let path = match (name.strip_prefix("~/"), process_variables::value("HOME")) {
-        (Some(below), Some(home)) => PathBuf::from(home).join(below),
-        (Some(_), None) => return Ok(None),
-        (None, _) => name.into(),
+fn configuration_file(path: &Path) -> io::Result<Option<Option<Vec<u8>>>> {
+    let path = match (path.strip_prefix("~"), process_variables::value("HOME")) {
+        (Ok(below), Some(home)) => PathBuf::from(home).join(below),
+        (Ok(_), None) => return Ok(None),
+        (Err(_), _) => path.to_owned(),
     };
     let file = match regular_file::open(&path) {
         Ok(Some((file, _))) => file,
@@ -462,7 +491,7 @@ impl Driver {
         let mut ingredients = now.ingredients.clone();
         let changed = differences(&started.ingredients, &ingredients, STARTED);
         let mut opened = opened.ingredients.clone();
-        ingredients.extend(configuration(profile)?);
+        ingredients.extend(configuration(profile, &self.origin)?);
         opened.extend(self.opened_in.configuration.clone()?);
         let named: Vec<PathBuf> = ingredients
             .iter()

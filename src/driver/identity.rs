@@ -5,30 +5,35 @@
 //!
 //! Measured with strace on builds of PoCL 3.1, Intel's CPU runtime 2026.2 and rusticl 22.3: the key has everything that their
 //! compilers open, except
+//!
+//! - what is neutral (`key_neutral`);
+//! - PoCL: linker scripts and libraries of the C library, from which `ld` takes only names, descriptions of the distribution
+//!   (`/etc/os-release`), and its own cache;
+//! - Intel: `/proc/self/environ`, since variables are in the key anyway, and descriptions of the machine in /proc and /sys;
+//! - rusticl: Mesa's shader cache, and clang's `opencl-c-base.h`, which is one of the program's headers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Driver;
 use super::driver_names::DriverNames;
 use super::environment::DriverSurroundings;
 use super::file_list::ListedFiles;
 use super::file_memory::FileMemory;
-use super::files::{FileSearch, FilesByPath, NamedFile, matches};
+use super::files::{FileSearch, FilesByPath, NamedFile};
 use super::key_neutral::is_neutral;
+use super::known_identity::{KnownIdentity, Watched};
 use super::late::Late;
 use super::loaded::{self, LoadedObjects, Object};
 use super::moment::Moment;
 use super::numbered_names::NumberedNames;
-use super::path_map::PathMap;
-use super::profile::DriverFiles;
-use super::real_paths::{RealPaths, WatchedPaths, says_what_is_there};
+use super::real_paths::{RealPaths, says_what_is_there};
 use super::scanned_library::ScannedLibrary;
-use crate::file_fingerprint::{FileFingerprint, FileId};
+use crate::fork_safety::Mutex;
 pub use crate::key::ingredients::sha256_value;
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::linker_lock;
@@ -36,6 +41,9 @@ use crate::linker_lock;
 /// How long a look at the driver's files is trusted: a new look costs as much as a key. A hit may thus be served as if it came this
 /// much earlier. Nothing is stored without a new look.
 pub(super) const HOLDS: Duration = Duration::from_millis(50);
+/// The same of what was searched for them: a look at that makes some 100 system calls. Until then a process does not see a file that comes
+/// to those that the driver reads, such as another GCC (measured with PoCL: its next program is linked by that).
+const SEARCH_HOLDS: Duration = Duration::from_secs(1);
 
 /// The driver's part of a key.
 pub type DriverIdentity = Arc<[Ingredient]>;
@@ -60,107 +68,6 @@ impl From<io::Error> for Unidentified {
 
 /// How often a process looks at what it cannot identify for now. A look takes some milliseconds, and a fault of a disk stays.
 pub(super) const MAX_LOOKS: u32 = 16;
-
-/// The identity from the first call, and the files that must not change.
-pub struct KnownIdentity {
-    files: Vec<Watched>,
-    /// The directories of these files by the paths by which the driver finds them.
-    directories: BTreeMap<PathBuf, FileId>,
-    /// The real paths of all that is in it or neutral.
-    paths: HashSet<PathBuf>,
-    /// Those of them that the program has loaded from elsewhere, and that are neutral as far as they do what their name says.
-    of_program: HashSet<PathBuf>,
-    /// Those of libraries that the driver had opened by name, by the paths by which the dynamic linker found them.
-    opened: PathMap<PathBuf>,
-    /// The directories where clang's driver may be, for a driver that runs it.
-    pub(super) compilers: Vec<PathBuf>,
-    /// What came into the process later, with the ingredients as they are by now.
-    late: Late,
-    /// The names that occur in its libraries.
-    pub(super) names: DriverNames,
-    /// The identities of libraries whose files were proven to be what is in memory, by where the library begins.
-    proven: HashMap<usize, Vec<u8>>,
-    /// The number of unloaded libraries before that.
-    unloads: u64,
-    /// What was looked at to find its files.
-    watched: WatchedPaths,
-    taken: Instant,
-    /// The time of the last look at the files, in milliseconds after `taken`.
-    checked: AtomicU64,
-    /// A file changed under the driver. What the driver has in memory and what it will read is unknown from now on.
-    broken: AtomicBool,
-}
-
-#[derive(Clone)]
-pub(super) struct Watched {
-    /// The path by which the driver may name it: a link in it can be changed.
-    pub(super) path: PathBuf,
-    /// The file at this path.
-    pub(super) real: PathBuf,
-    stamp: FileFingerprint,
-    pub(super) identity: Vec<u8>,
-}
-
-impl KnownIdentity {
-    /// Whether the library at this real path is in it from the start, or neutral.
-    pub(super) fn has(&self, path: &Path) -> bool {
-        self.paths.contains(path)
-    }
-
-    /// The real path of a library that is loaded.
-    pub(super) fn real_path(&self, object: &Object) -> Option<PathBuf> {
-        match self.opened.get(&object.path) {
-            Some(path) => Some(path.clone()),
-            None if self.has(&object.path) => Some(object.path.clone()),
-            None => RealPaths::default().of(&object.path),
-        }
-    }
-
-    /// Whether the library at this real path is the driver's: it is in the identity, or it is neutral and the driver would find it.
-    pub(super) fn is_own(&self, path: &Path) -> bool {
-        self.has(path) && !self.of_program.contains(path) || self.late.has(path)
-    }
-
-    /// What was looked at to find its files.
-    pub(super) fn watched(&self) -> &WatchedPaths {
-        &self.watched
-    }
-
-    pub(super) fn late(&self) -> &Late {
-        &self.late
-    }
-
-    pub(super) fn add_names(&self, library: ScannedLibrary) {
-        self.names.add(vec![library]);
-    }
-
-    /// Gives up the identity for this process: something that belongs to it is not known.
-    pub(super) fn give_up(&self) {
-        self.broken.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Watched {
-    /// The file at a real path.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub(super) fn of(path: &Path, memory: &dyn FileMemory) -> io::Result<Watched> {
-        Ok(Watched {
-            path: path.to_owned(),
-            real: path.to_owned(),
-            stamp: FileFingerprint::of(&std::fs::metadata(path)?),
-            identity: memory.identity(path)?,
-        })
-    }
-
-    pub(super) fn holds(&self, memory: &dyn FileMemory) -> bool {
-        FileFingerprint::at(&self.path) == Some(self.stamp)
-            || memory
-                .identity(&self.path)
-                .is_ok_and(|now| now == self.identity)
-    }
-}
 
 impl Driver {
     /// The driver's part of the key. Taken at the first call; later calls check that it still holds.
@@ -210,7 +117,13 @@ impl Driver {
         if known.late.is_current() && u128::from(since) < age.as_millis() {
             return Some(known.late.ingredients());
         }
-        if let Err(path) = self.still_holds(known, memory) {
+        let searched = now.saturating_sub(known.searched.load(Ordering::Relaxed));
+        let is_search_due = age.is_zero() || u128::from(searched) >= SEARCH_HOLDS.as_millis();
+        let holds = match self.still_holds(known, memory) {
+            Ok(()) if is_search_due => self.is_found_again(known, now, memory)?,
+            holds => holds,
+        };
+        if let Err(path) = holds {
             let file = crate::log::path(&path);
             tracing::warn!(%file, "this file changed while the driver used it: nothing is cached any more");
             known.broken.store(true, Ordering::Relaxed);
@@ -243,7 +156,7 @@ impl Driver {
                 let loaded = match moment {
                     Some(moment) => &moment.loaded,
                     None => {
-                        now = LoadedObjects::now();
+                        now = Arc::new(LoadedObjects::now());
                         &now
                     }
                 };
@@ -285,42 +198,9 @@ impl Driver {
         (known.unloads == loaded::changes().unloads).then_some(&known.proven)
     }
 
-    fn still_holds(&self, known: &KnownIdentity, memory: &dyn FileMemory) -> Result<(), PathBuf> {
-        if let Some(changed) = known.files.iter().find(|file| !file.holds(memory)) {
-            return Err(changed.path.clone());
-        }
-        let leads_there = |(path, id): &(&PathBuf, &FileId)| {
-            FileFingerprint::at(path).is_some_and(|state| state.file == **id)
-        };
-        if let Some((changed, _)) = known.directories.iter().find(|one| !leads_there(one)) {
-            return Err(changed.clone());
-        }
-        known.late.still_holds(memory)?;
-        if !known.late.is_current() {
-            let objects = known.late.look();
-            let is_of_the_driver = |object: &&Object| {
-                self.profile.files.iter().any(|files| match files {
-                    DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
-                    _ => false,
-                })
-            };
-            for object in objects.iter().filter(is_of_the_driver) {
-                let path = std::fs::canonicalize(&object.path).unwrap_or_default();
-                if !known.files.iter().any(|file| file.real == path) {
-                    return Err(object.path.clone());
-                }
-            }
-            // It is not looked for again: what came is seen once.
-            if self.add_names_of_late(known, objects, memory).is_err() {
-                return Err(self.library.clone());
-            }
-        }
-        Ok(())
-    }
-
     fn take_identity(
         &self,
-        loaded: &LoadedObjects,
+        loaded: &Arc<LoadedObjects>,
         memory: &dyn FileMemory,
     ) -> Result<KnownIdentity, Unidentified> {
         let known = self.identity_of(loaded, memory)?;
@@ -332,10 +212,10 @@ impl Driver {
     /// The identity by the libraries that are loaded, without what came into the process otherwise.
     pub(super) fn identity_of(
         &self,
-        loaded: &LoadedObjects,
+        loaded: &Arc<LoadedObjects>,
         memory: &dyn FileMemory,
     ) -> Result<KnownIdentity, Unidentified> {
-        let LoadedObjects { objects, changes } = loaded;
+        let LoadedObjects { objects, changes } = &**loaded;
         let listed = ListedFiles::of(self, objects, memory)?;
         let mut ingredients = Vec::new();
         let mut files = Vec::new();
@@ -386,14 +266,6 @@ impl Driver {
         };
         let mut directories = BTreeMap::new();
         for (path, file) in &listed.list.files {
-            // The driver may have read it before (measured: Intel's CPU runtime its cl.cfg). Libraries are compared with what is in memory.
-            let is_loaded = listed.index_of(path).is_some();
-            let state = listed.state(path).ok_or(Unidentified::ForGood)?;
-            if !is_loaded && self.opened_at.is_before_a_change_of(&state) {
-                let file = crate::log::path(path);
-                tracing::warn!(%file, "this file has changed since the driver was opened: nothing is cached");
-                return Err(Unidentified::ForGood);
-            }
             take(path, &file.name, &file.paths)?;
             for directory in &file.directories {
                 let state = listed.state(directory).ok_or(Unidentified::ForGood)?;
@@ -427,7 +299,8 @@ impl Driver {
         ingredients.sort_by(|one, other| (&one.name, &one.value).cmp(&(&other.name, &other.value)));
         ingredients.dedup();
         let names = DriverNames::after_reading(scanned, listed.texts);
-        let late = Late::new(ingredients, *changes, objects);
+        let base: DriverIdentity = ingredients.into();
+        let late = Late::new(base.clone(), *changes, objects);
         Ok(KnownIdentity {
             files,
             directories,
@@ -439,41 +312,14 @@ impl Driver {
             names,
             proven,
             unloads: changes.unloads,
-            watched: listed.watched,
+            loaded: loaded.clone(),
+            base,
+            watched: Mutex::new(Arc::new(listed.watched)),
             taken: listed.taken,
             checked: AtomicU64::new(0),
+            searched: AtomicU64::new(0),
             broken: AtomicBool::new(false),
         })
-    }
-
-    /// The driver may have opened libraries since: its own and what those need.
-    fn add_names_of_late(
-        &self,
-        known: &KnownIdentity,
-        objects: Vec<Object>,
-        memory: &dyn FileMemory,
-    ) -> io::Result<()> {
-        let is_own = self.is_own_library();
-        let real = RealPaths::default();
-        let is_start = |object: &Object| {
-            is_own(object)
-                || real
-                    .of(&object.path)
-                    .is_some_and(|path| known.files.iter().any(|file| file.real == path))
-        };
-        let closure = loaded::closure(objects, is_start);
-        let late = closure.iter().filter(|object| object.is_in_a_file());
-        let late = late.filter(|object| !known.names.has_path(&object.path));
-        let mut libraries = Vec::new();
-        for object in late {
-            match ScannedLibrary::of(object, |path| memory.identity(path)) {
-                Ok(library) => libraries.push(library),
-                Err(error) if says_what_is_there(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        known.names.add(libraries);
-        Ok(())
     }
 
     /// The files that translate an intermediate language for the driver.

@@ -15,8 +15,9 @@ use std::sync::{Arc, Weak};
 
 use super::Driver;
 use super::file_memory::{FileMemory, list_identity};
-use super::identity::{DriverIdentity, KnownIdentity, Watched};
+use super::identity::DriverIdentity;
 use super::key_neutral::is_neutral;
+use super::known_identity::{KnownIdentity, Watched};
 use super::loaded::{self, Changes, Object};
 use super::opened_by_name::{checked, with_checksum};
 use super::real_paths::{RealPaths, says_what_is_there};
@@ -101,11 +102,11 @@ fn is_below(directory: Option<&Path>, real: &RealPaths) -> impl Fn(&PathBuf) -> 
 
 impl Late {
     /// Of an identity that was taken when these libraries were loaded.
-    pub fn new(ingredients: Vec<Ingredient>, changes: Changes, objects: &[Object]) -> Late {
+    pub fn new(ingredients: DriverIdentity, changes: Changes, objects: &[Object]) -> Late {
         Late {
-            identity: list_identity(MAGIC, [&key(&ingredients).0[..]].into_iter()),
+            identity: list_identity(MAGIC, [&key(&*ingredients).0[..]].into_iter()),
             state: Mutex::new(State {
-                ingredients: ingredients.into(),
+                ingredients,
                 files: Vec::new(),
                 seen: seen(objects),
                 changes,

@@ -30,6 +30,7 @@ mod imported_names;
 mod include;
 mod interchangeable;
 mod key_neutral;
+mod known_identity;
 mod late;
 pub mod layer;
 pub mod left_names;
@@ -88,14 +89,13 @@ use bindings::Bindings;
 pub use calls::{BuildArguments, NotifyTarget};
 use environment::OpeningVariables;
 pub use float_state::{FloatState, StartOfThreads};
-use identity::KnownIdentity;
 pub use identity::{build_id_value, content_value};
+use known_identity::KnownIdentity;
 use late::EarlyLibraries;
 pub use library::{DriverLibrary, OpenError, file_of, has_dispatch_data};
 pub use loaded::{changes as loaded_changes, library_has, path_of, paths as loaded_paths};
 pub use loader_tables::StaysTagged;
 use loader_tables::Untagging;
-use moment::OpeningTime;
 use profile::measured::MeasuredBehavior;
 use profile::{Behavior, Profile, Recognition};
 
@@ -154,7 +154,8 @@ pub struct Driver {
     early: Mutex<EarlyLibraries>,
     /// Variables and configuration files when the driver was opened.
     opened_in: OpeningVariables,
-    opened_at: OpeningTime,
+    /// The directories of its library, if its configuration is there.
+    origin: Vec<PathBuf>,
     /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
     opened_with: FloatState,
     bindings: Bindings,
@@ -180,6 +181,10 @@ impl Driver {
         recognition: &Recognition,
     ) -> Driver {
         let profile = profile::of(recognition);
+        let origin = environment::origin(
+            profile,
+            own.clBuildProgram.map_or(0, |function| function as usize),
+        );
         Driver {
             index,
             table,
@@ -195,8 +200,8 @@ impl Driver {
             identity: OnceBox::new(),
             looks: AtomicU32::new(0),
             early: Mutex::default(),
-            opened_in: OpeningVariables::now(profile),
-            opened_at: OpeningTime::now(),
+            opened_in: OpeningVariables::now(profile, &origin),
+            origin,
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),
@@ -226,7 +231,7 @@ impl Driver {
             looks: AtomicU32::new(0),
             early: Mutex::default(),
             opened_in: self.opened_in.clone(),
-            opened_at: self.opened_at,
+            origin: self.origin.clone(),
             opened_with: self.opened_with,
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 use rustix::time::{ClockId, clock_gettime};
@@ -39,7 +40,7 @@ const USUAL: [&str; 3] = ["/etc/ld.so.cache", "/usr/lib", "/lib"];
 
 /// What cannot be told of a moment afterwards.
 pub struct Moment {
-    pub(super) loaded: LoadedObjects,
+    pub(super) loaded: Arc<LoadedObjects>,
     variables: OpeningVariables,
     mounts: Mounts,
     ways: Ways,
@@ -68,24 +69,6 @@ struct Clocks {
     /// As the kernel notes it in files: that of its last tick. A later change has no earlier time, however late the ticks come.
     day: i128,
     apart: i128,
-}
-
-/// When a driver was opened, by the time of the day, in nanoseconds: as the kernel notes it in files.
-#[derive(Clone, Copy)]
-pub struct OpeningTime(i128);
-
-impl OpeningTime {
-    /// Now.
-    pub fn now() -> OpeningTime {
-        OpeningTime(nanoseconds(ClockId::RealtimeCoarse))
-    }
-
-    /// Whether a file in this state may have been changed since. A time in the future is none of this clock's: an image has brought it
-    /// along. Where a server sets the times, or somebody the clock, a change may go unnoticed.
-    pub(super) fn is_before_a_change_of(self, state: &FileFingerprint) -> bool {
-        let OpeningTime(now) = OpeningTime::now();
-        (self.0 - MARGIN..=now + MARGIN).contains(&state.changed_ns())
-    }
 }
 
 fn nanoseconds(clock: ClockId) -> i128 {
@@ -170,8 +153,8 @@ impl Driver {
     /// This moment, before a build. None: what identifies the driver has just changed, or depends on files that only a variable names.
     pub fn moment(&self) -> Option<Moment> {
         let clocks = Clocks::now()?;
-        let loaded = LoadedObjects::now();
-        let variables = OpeningVariables::now(self.profile);
+        let loaded = Arc::new(LoadedObjects::now());
+        let variables = OpeningVariables::now(self.profile, &self.origin);
         let mut places: BTreeSet<PathBuf> = USUAL.map(PathBuf::from).into();
         places.extend(library_path_at_start());
         if !self.profile.tools.is_empty() {
@@ -229,13 +212,14 @@ impl Driver {
         if loaded::changes().unloads != moment.loaded.changes.unloads {
             return Err("a library was unloaded while the first build ran".into());
         }
-        if OpeningVariables::now(self.profile) != moment.variables {
+        if OpeningVariables::now(self.profile, &self.origin) != moment.variables {
             return Err(
                 "a variable or a configuration file has changed while the first build ran".into(),
             );
         }
         let watched = tools.iter().map(|tools| tools.watched());
-        for watched in watched.chain([known.watched()]) {
+        let of_identity = known.watched();
+        for watched in watched.chain([&*of_identity]) {
             moment.holds_for(watched)?;
         }
         if !moment.mounts.are_the_same() {

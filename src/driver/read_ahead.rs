@@ -1,6 +1,7 @@
 //! Finds out what identifies a driver before anybody asks, for a memory that keeps it.
 
 use std::io;
+use std::sync::Arc;
 
 use super::Driver;
 use super::file_memory::FileMemory;
@@ -13,7 +14,7 @@ impl Driver {
     /// # Errors
     /// The driver cannot be identified now, or a library cannot be read.
     pub fn read_ahead(&self, memory: &dyn FileMemory) -> io::Result<()> {
-        let known = self.identity_of(&LoadedObjects::now(), memory);
+        let known = self.identity_of(&Arc::new(LoadedObjects::now()), memory);
         let known = known.map_err(|_| io::Error::other("the driver cannot be identified"))?;
         let names = self.names_to_be_asked(&known.names, memory);
         known.names.look_for(&names, memory)

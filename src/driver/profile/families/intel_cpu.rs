@@ -34,8 +34,9 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         DriverFiles::Beside(".", "libintelocl_*"),
     ],
     tools: &[],
-    // Measured: read before the file beside the library, when the driver is opened and at each build.
-    configuration: &["cl.cfg"],
+    // Measured: the first is read before the second, when the driver is opened and at each build. Some of the second is read before a
+    // build only (USE_VECTORIZER, CPU_VECTORIZER_MODE), so it also matters what it was when the driver was opened.
+    configuration: &["cl.cfg", "$ORIGIN/cl.cfg"],
     // Measured, also that `include` in the working directory is searched.
     include_dirs: &[
         IncludeDir::At("include"),
