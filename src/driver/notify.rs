@@ -4,7 +4,7 @@
 //! or, after an error, never. So the pending work is kept in a table until the callback comes, and the driver only gets its number.
 //! An application may leave its callback by an exception: see [`super::foreign_call`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,14 +43,21 @@ struct Pending {
 /// Something that lives only while the driver judges a call.
 pub type HeldObject = Box<dyn Send>;
 
+/// How many failed calls are kept whose callback may still come. Intel's CPU runtime never calls back after an invalid option (measured),
+/// and a program may try thousands.
+const MAX_FAILED: usize = 256;
+
 struct Waiting {
     last: usize,
     pending: BTreeMap<usize, Pending>,
+    /// The numbers of calls that returned an error and had not called back, in order.
+    failed: VecDeque<usize>,
 }
 
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
     last: 0,
     pending: BTreeMap::new(),
+    failed: VecDeque::new(),
 });
 
 impl Waiting {
@@ -61,6 +68,13 @@ impl Waiting {
             .get(&number)
             .is_some_and(is_over)
             .then(|| self.pending.remove(&number))?
+    }
+
+    /// Notes that a call has failed. Removes the oldest one of too many.
+    fn fail(&mut self, number: usize) -> Option<Pending> {
+        self.failed.push_back(number);
+        let oldest = (self.failed.len() > MAX_FAILED).then(|| self.failed.pop_front());
+        self.pending.remove(&oldest??)
     }
 }
 
@@ -254,13 +268,14 @@ fn returned(number: usize, program: Program, code: cl_int) {
     // The work remains to be done for calls without a callback, for calls that are judged by their code, and for errors without a
     // callback (measured: Intel's CPU runtime, for an invalid option). A driver that calls back later, after an error, still finds
     // the application's callback.
-    let (finish, held, kept, _over) = {
+    let (finish, held, kept, _over, _oldest) = {
         let mut waiting = WAITING.lock();
         let Some(call) = waiting.pending.get_mut(&number) else {
             return;
         };
         call.is_running = false;
         let kept = call.kept.take();
+        let has_failed = call.awaits_callback && code != CL_SUCCESS;
         let (mut finish, mut held) = (None, None);
         if call.awaits_callback && code == CL_SUCCESS {
             // The build goes on, so it was not refused. The build status decides on any thread.
@@ -268,7 +283,8 @@ fn returned(number: usize, program: Program, code: cl_int) {
         } else {
             (finish, held) = (call.finish.take(), call.held.take());
         }
-        (finish, held, kept, waiting.forget_if_over(number))
+        let oldest = has_failed.then(|| waiting.fail(number)).flatten();
+        (finish, held, kept, waiting.forget_if_over(number), oldest)
     };
     drop(held);
     if let Some(finish) = finish {
@@ -367,5 +383,34 @@ fn returned_to_driver(call: ForeignCall) {
     // A state that the application has set in its callback holds after its call.
     if foreign_call::cancel_state(|state| *state = now).is_none() {
         now.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C-unwind" fn never(_program: *mut c_void, _user_data: *mut c_void) {}
+
+    #[test]
+    fn failed_calls_that_never_call_back_do_not_pile_up_and_the_last_ones_may() {
+        let target = NotifyTarget {
+            function: Some(never),
+            user_data: std::ptr::null_mut(),
+        };
+        let fail = || {
+            let finish = Box::new(|_: Program, _: Option<cl_int>| {});
+            let (number, _) = begin_call(None, target, false, None, None, finish);
+            returned(number, Program::new(std::ptr::null_mut()), -43);
+            number
+        };
+        let numbers: Vec<usize> = (0..3 * MAX_FAILED).map(|_| fail()).collect();
+        let waiting = WAITING.lock();
+        let left = numbers
+            .iter()
+            .filter(|number| waiting.pending.contains_key(*number));
+        let left: Vec<&usize> = left.collect();
+        assert!(left.len() <= MAX_FAILED, "{}", left.len());
+        assert_eq!(left.last(), Some(&numbers.last().expect("some")));
     }
 }
