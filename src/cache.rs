@@ -188,7 +188,12 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     variable_history::note();
     let ticket = match shadow::dead(call.program) {
         Some(dead) => Err(Some(dead)),
-        None => shadow::begin(call.program).map(Box::new).ok_or(None),
+        None => {
+            let devices = call.arguments.devices.as_deref();
+            shadow::begin(call.program, devices)
+                .map(Box::new)
+                .ok_or(None)
+        }
     };
     let ticket = match ticket {
         Ok(ticket) => ticket,

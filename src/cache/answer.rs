@@ -122,6 +122,19 @@ fn reference_count(
     reply.give(&references.saturating_sub(ours).to_value(), &ask)
 }
 
+/// Whether a build that goes on is for a device of the program. The driver takes sub-devices for their root device, or knows them apart.
+fn is_built_for(
+    driver: &Driver,
+    program: Program,
+    view: &shadow::ProgramView,
+    device: Device,
+) -> bool {
+    let is_named = |named: &Vec<Device>| {
+        named.contains(&device) || Cache::get().behavior(driver).sub_devices_are_their_root
+    };
+    view.built_for.as_ref().is_none_or(is_named) && driver.build_status(program, device).is_ok()
+}
+
 /// clGetProgramBuildInfo. None: the driver answers for P itself.
 pub fn build_info(
     driver: &Driver,
@@ -131,7 +144,8 @@ pub fn build_info(
     reply: Reply,
 ) -> Option<cl_int> {
     let view = shadow::view(program)?;
-    if view.busy && name == CL_PROGRAM_BUILD_STATUS {
+    if view.busy && name == CL_PROGRAM_BUILD_STATUS && is_built_for(driver, program, &view, device)
+    {
         let ask = |reply| driver.forward_build_info(program, device, name, reply);
         return reply.give(&CL_BUILD_IN_PROGRESS.to_value(), &ask);
     }

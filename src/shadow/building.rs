@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{CachedProgram, Origin, ProgramState, Recipe, STATE, Signal, State};
-use crate::cl::{Context, Program};
+use crate::cl::{Context, Device, Program};
 use crate::driver::Driver;
 use crate::key::ingredients::Key;
 
@@ -62,8 +62,9 @@ impl Drop for Ticket {
     }
 }
 
-/// Begins a build or compilation. Waits for a query that is forcing a real build. None if the program is not known.
-pub fn begin(program: Program) -> Option<Ticket> {
+/// Begins a build or compilation for these devices, or for all. Waits for a query that is forcing a real build. None if the program is not
+/// known.
+pub fn begin(program: Program, devices: Option<&[Device]>) -> Option<Ticket> {
     let until = Instant::now() + MAX_QUERY_WAIT;
     let mut state = STATE.write();
     while state.programs.get(&program)?.questioned && Instant::now() < until {
@@ -82,6 +83,7 @@ pub fn begin(program: Program) -> Option<Ticket> {
     known.generation += 1;
     known.running += 1;
     known.busy = false;
+    known.built_for = devices.map(<[Device]>::to_vec);
     Some(Ticket {
         program,
         id,

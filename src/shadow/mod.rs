@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-use crate::cl::{Context, Kernel, Program};
+use crate::cl::{Context, Device, Kernel, Program};
 use crate::driver::Driver;
 use crate::fork_safety::{RwLock, Signal};
 use crate::key::il::Module;
@@ -63,6 +63,8 @@ struct ProgramState {
     changes: u64,
     /// A hit is being loaded or a miss recorded: for the application the build goes on.
     busy: bool,
+    /// The devices that the last build or compilation is for. None: all.
+    built_for: Option<Vec<Device>>,
     /// A query is forcing a real build of P.
     questioned: bool,
     failed: bool,
@@ -180,6 +182,7 @@ fn remember(
         running: 0,
         changes: 0,
         busy: false,
+        built_for: None,
         questioned: false,
         failed: false,
         release_callback: false,
@@ -398,6 +401,8 @@ pub struct ProgramView {
     pub kept: bool,
     /// For the application the build goes on, whatever the driver says.
     pub busy: bool,
+    /// The devices that the last build or compilation is for. None: all.
+    pub built_for: Option<Vec<Device>>,
     /// The entry in which P, built by the driver, was recorded.
     pub recorded: Option<Key>,
 }
@@ -410,6 +415,7 @@ pub fn view(program: Program) -> Option<ProgramView> {
         inner: known.inner.clone(),
         kept: known.kept,
         busy: known.busy,
+        built_for: known.built_for.clone().filter(|_| known.busy),
         recorded: known.recorded,
     })
 }

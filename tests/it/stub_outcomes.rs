@@ -243,3 +243,22 @@ fn several_devices_are_cached_together_and_a_part_of_them_is_left_to_the_driver(
     }
     assert!(sandbox.stat("hits") > 0);
 }
+
+/// While it is recorded, a program counts as being built, but not for devices for which nobody builds it.
+#[test]
+fn a_device_for_which_a_program_was_built_keeps_its_status_while_it_is_built_for_another() {
+    let mut sandbox = Sandbox::stub();
+    for (variable, value) in [
+        ("STUB_DEVICES", "2"),
+        ("CLIENT_DEVICES", "2"),
+        ("STUB_BUILD_MS", "100"),
+        ("STUB_FETCH_MS", "200"),
+    ] {
+        sandbox.set(variable, value);
+    }
+    let bare = sandbox.client(Way::Bare, &["one-by-one"]).ok().stdout;
+    for _ in 0..2 {
+        let cached = sandbox.client(Way::Cached, &["one-by-one"]).ok();
+        assert_eq!(cached.stdout, bare, "{}", cached.stderr);
+    }
+}

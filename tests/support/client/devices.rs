@@ -1,12 +1,14 @@
 //! Programs for several devices, and several contexts.
 
-use std::ptr;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use std::{ptr, thread};
 
 use opencl_sys::*;
 
 use crate::cl::{self, Handle, call};
 use crate::facts::{Asking, binaries, program_facts};
-use crate::queries::{ask, context_references, number, program_info};
+use crate::queries::{ask, build_info, context_references, number, program_info};
 use crate::session::{Session, Value};
 
 const SOURCE: &str = "
@@ -275,6 +277,37 @@ pub fn contexts(session: &Session) -> Result<(), String> {
 }
 
 /// Contexts of parts of a device.
+/// A program that is built for one device, and then for the other by another thread: each status that the first has meanwhile, and the answer for
+/// a device that it has not.
+pub fn one_by_one(session: &Session) -> Result<(), String> {
+    let program = session.program(SOURCE);
+    let [first, second] = session.devices[..] else {
+        return Err("two devices are wanted".to_owned());
+    };
+    let build = |device| cl::build_for(program, &[device], Some("-DVALUE=9"), cl::NO_REPORT);
+    println!("build for the first: {}", build(first));
+    let (mut statuses, mut others) = (BTreeSet::new(), BTreeSet::new());
+    let (program_number, second_number) = (program as usize, second as usize);
+    let other = thread::spawn(move || {
+        let device = &[second_number as Handle];
+        let program = program_number as Handle;
+        cl::build_for(program, device, Some("-DVALUE=9"), cl::NO_REPORT)
+    });
+    let status = |device| build_info(program, device, CL_PROGRAM_BUILD_STATUS);
+    while !other.is_finished() {
+        statuses.insert(number(status(first)));
+        others.insert(number(status(session.platform)));
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!(
+        "build for the second: {:?}",
+        other.join().expect("no panic")
+    );
+    println!("the first has {statuses:?}, another device {others:?}");
+    release(program);
+    Ok(())
+}
+
 pub fn parts(session: &Session) -> Result<(), String> {
     let root = session.device();
     let Some(subs) = session.parts() else {
