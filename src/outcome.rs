@@ -175,9 +175,9 @@ numbered! {
         /// Devices were asked for, or contexts created, in different floating-point states.
         FloatingPointState = 25, "floating_point_state",
             "devices were asked for, or contexts created, in threads that round or handle denormal numbers differently; do it all in the same state";
-        /// Variables of the key were others at an earlier build, and the driver may remember those.
+        /// Variables of the key were others when the driver may have read them, and it may remember those.
         ChangedVariables = 26, "changed_variables",
-            "the program has changed variables of the driver between two builds; set them once, before the first build";
+            "the program has changed variables of the driver after it began to use it; set them before it looks for devices";
         /// To read the texts in each way in which a compiler could read them would take too long.
         CostlyText = 27, "costly_text",
             "compilers could read the text in too many ways: unclosed quotes, trigraphs, blanks after a backslash, macros that name headers; remove some of them";

@@ -52,6 +52,15 @@ pub fn note() {
     }
 }
 
+/// Notes the current variables after such a call: what the driver has changed in it, it knows.
+pub fn settle() {
+    if let Some(history) = &mut *HISTORY.lock()
+        && !process_variables::is_current(&history.last)
+    {
+        history.last = process_variables::current();
+    }
+}
+
 /// What has varied by now; None: nothing has since so many changes.
 pub fn varied_since(changes: Option<u64>) -> Option<Varied> {
     let history = HISTORY.lock();

@@ -76,6 +76,7 @@ macro_rules! thread_starts {
                 // SAFETY: the driver's own function with the arguments of the application's call.
                 let result = unsafe { function($($argument),*) };
                 end_reading(reading);
+                quietly(variable_history::settle);
                 result
             }
         )*
@@ -104,7 +105,9 @@ macro_rules! thread_starts {
                     // SAFETY: as above.
                     let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
                     // SAFETY: as above.
-                    unsafe { function($($argument),*) }
+                    let result = unsafe { function($($argument),*) };
+                    quietly(variable_history::settle);
+                    result
                 }
             )*
 

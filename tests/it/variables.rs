@@ -196,6 +196,15 @@ fn a_variable_that_was_another_one_when_the_driver_may_have_read_it_is_noticed()
     }
 }
 
+/// Some drivers set variables for libraries of their own.
+#[test]
+fn what_the_driver_itself_sets_is_no_change_of_the_programs() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("STUB_SETS", "CL_LEVEL");
+    assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
+    assert_eq!(sandbox.stat("bypass_reasons/changed_variables"), 0);
+}
+
 /// The driver reads what such a variable names, and nobody here does.
 #[test]
 fn a_program_is_not_stored_where_a_variable_names_headers() {

@@ -148,6 +148,14 @@ pub fn is_unchecked() -> bool {
 }
 
 /// How long it takes to look for devices.
+/// Sets a variable, as some drivers do for libraries of theirs.
+pub fn set_variable() {
+    if let Ok(name) = env::var("STUB_SETS") {
+        // SAFETY: the programs of tests with this variable have one thread.
+        unsafe { env::set_var(name, "1") };
+    }
+}
+
 pub fn devices_time() -> Duration {
     Duration::from_millis(number("STUB_DEVICES_MS", 0))
 }

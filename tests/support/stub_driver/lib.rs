@@ -27,6 +27,7 @@
 //! | `STUB_BUILD_MS` | 0 | how long each compilation takes |
 //! | `STUB_UNCHECKED` | 0 | 1: a query of what is no device, or of the names of kernels where there are none, ends the process |
 //! | `STUB_DEVICES_MS` | 0 | how long clGetDeviceIDs takes |
+//! | `STUB_SETS` | none | the name of a variable that clGetDeviceIDs sets |
 //! | `STUB_CONTEXT_MS` | 0 | how long the creation of a context takes |
 //! | `STUB_FETCH_MS` | 0 | how long it takes to give a program's binaries, unless it was made of one |
 //! | `STUB_KERNEL_MS` | 0 | how long it takes to create a kernel |

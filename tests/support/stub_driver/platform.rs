@@ -174,6 +174,7 @@ pub unsafe extern "C" fn get_device_ids(
         return CL_INVALID_VALUE;
     }
     std::thread::sleep(config::devices_time());
+    config::set_variable();
     if kind & (CL_DEVICE_TYPE_DEFAULT | CL_DEVICE_TYPE_CPU) == 0 {
         return CL_DEVICE_NOT_FOUND;
     }
