@@ -163,6 +163,7 @@ pub fn at_end() {
 
 /// Runs first in a forked child.
 pub fn forked() {
+    variable_history::forked();
     shadow::forked();
     let Some(cache) = CACHE.get() else {
         return;

@@ -122,16 +122,18 @@ fn reference_count(
     reply.give(&references.saturating_sub(ours).to_value(), &ask)
 }
 
-/// Whether a build that goes on is for a device of the program. The driver takes sub-devices for their root device, or knows them apart.
+/// Whether a build that goes on is for a device of the program, or perhaps for one that the driver takes for it: the root of a sub-device.
 fn is_built_for(
     driver: &Driver,
     program: Program,
     view: &shadow::ProgramView,
     device: Device,
 ) -> bool {
-    let is_named = |named: &Vec<Device>| {
-        named.contains(&device) || Cache::get().behavior(driver).sub_devices_are_their_root
+    let may_be_another = || {
+        let all = driver.program_devices(program);
+        driver.behavior().sub_devices_are_their_root && all.is_ok_and(|all| !all.contains(&device))
     };
+    let is_named = |named: &Vec<Device>| named.contains(&device) || may_be_another();
     view.built_for.as_ref().is_none_or(is_named) && driver.build_status(program, device).is_ok()
 }
 

@@ -15,7 +15,7 @@ use super::attribution::Attribution;
 use super::facts::{facts, kernel_facts};
 use super::{Cache, nanoseconds};
 use crate::cl::{Context, Kernel, Program};
-use crate::driver::{self, Driver};
+use crate::driver::{self, Driver, variable_history};
 use crate::outcome::Query;
 use crate::shadow::{self, Base, CachedProgram, Operation, OwnProgram, Recipe};
 use crate::store::entry::{Answer, Facts, KernelFacts};
@@ -219,6 +219,7 @@ impl Cache {
         make: impl FnOnce() -> Result<T, cl_int>,
     ) -> Result<T, cl_int> {
         let started = Instant::now();
+        variable_history::note();
         let made = make();
         let code = made.as_ref().err().copied().unwrap_or(CL_SUCCESS);
         self.count_materialized(inner, query, code, started.elapsed());

@@ -409,6 +409,16 @@ fn configuration_file(path: &Path) -> io::Result<Option<Option<Vec<u8>>>> {
 }
 
 impl Driver {
+    /// The configuration files beside the library, which are among the files of the identity and are watched with them.
+    fn configuration_of_origin(&self) -> Option<Vec<Ingredient>> {
+        let found = self.origin_configuration.get_or_try_init(|| {
+            let all = configuration(self.profile, &self.origin).ok_or(())?;
+            let is_there = |one: &Ingredient| one.name.starts_with(ORIGIN);
+            Ok::<_, ()>(Box::new(all.into_iter().filter(is_there).collect()))
+        });
+        found.ok().cloned()
+    }
+
     /// The names that a first key asks for in these libraries of the driver, as far as nothing is known of them. Those that it asks for in
     /// the driver's programs are not among them.
     pub(super) fn names_to_be_asked(
@@ -491,7 +501,8 @@ impl Driver {
         let mut ingredients = now.ingredients.clone();
         let changed = differences(&started.ingredients, &ingredients, STARTED);
         let mut opened = opened.ingredients.clone();
-        ingredients.extend(configuration(profile, &self.origin)?);
+        ingredients.extend(configuration(profile, &[])?);
+        ingredients.extend(self.configuration_of_origin()?);
         opened.extend(self.opened_in.configuration.clone()?);
         let named: Vec<PathBuf> = ingredients
             .iter()

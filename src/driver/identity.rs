@@ -102,6 +102,7 @@ impl Driver {
             return false;
         };
         is_same(ingredients, &identity, &surroundings.ingredients)
+            && !surroundings.has_changed
             && !self.has_opened_unknown(loads, memory)
             && self.has_bindings(ingredients, memory)
     }
@@ -163,11 +164,7 @@ impl Driver {
                 // Without a lock, since hashing can take a second. Two threads get the same result.
                 let taken = linker_lock::complete(|| self.take_identity(loaded, memory));
                 let taken = match taken? {
-                    Err(Unidentified::ForNow)
-                        if self.looks.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS =>
-                    {
-                        return None;
-                    }
+                    Err(Unidentified::ForNow) if self.may_look_again() => return None,
                     taken => taken.ok(),
                 };
                 let known = self.identity.get_or_init(|| Box::new(taken));
@@ -179,6 +176,11 @@ impl Driver {
             }
         };
         known.as_ref()
+    }
+
+    /// Whether something may be looked at again that could not be looked at for now.
+    pub(super) fn may_look_again(&self) -> bool {
+        self.looks.fetch_add(1, Ordering::Relaxed) < MAX_LOOKS
     }
 
     /// Whether the identity was taken, or cannot be.

@@ -1,6 +1,7 @@
 //! The identity of a driver that was taken, and whether it still holds.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::scanned_library::ScannedLibrary;
 use crate::file_fingerprint::{FileFingerprint, FileId};
 use crate::fork_safety::Mutex;
 use crate::linker_lock;
+use crate::stop::Stop;
 
 /// The identity from the first call, and the files that must not change.
 pub struct KnownIdentity {
@@ -127,6 +129,28 @@ impl Watched {
     }
 }
 
+/// A memory for a search that is made again: it begins no snapshot anew, in which the names and bindings would be missing that the
+/// process knows by now.
+struct Again<'a>(&'a dyn FileMemory);
+
+impl FileMemory for Again<'_> {
+    fn digest(&self, path: &Path) -> io::Result<[u8; 32]> {
+        self.0.digest(path)
+    }
+
+    fn facts(&self, identity: &[u8; 32]) -> io::Result<Option<File>> {
+        self.0.facts(identity)
+    }
+
+    fn remember_facts(&self, identity: &[u8; 32], facts: &[u8]) {
+        self.0.remember_facts(identity, facts);
+    }
+
+    fn stop(&self) -> Stop {
+        self.0.stop()
+    }
+}
+
 impl Driver {
     /// Whether the files are what they were; else the path of one that is not.
     pub(super) fn still_holds(
@@ -177,9 +201,10 @@ impl Driver {
         let watched = known.watched();
         let target_of = |path: &Path| std::fs::read_link(path).ok();
         if let Some(changed) = watched.changed(FileFingerprint::at, target_of) {
-            match linker_lock::complete(|| self.identity_of(&known.loaded, memory))? {
+            let memory = Again(memory);
+            match linker_lock::complete(|| self.identity_of(&known.loaded, &memory))? {
                 Ok(again) if again.base == known.base => *known.watched.lock() = again.watched(),
-                Err(Unidentified::ForNow) => return None,
+                Err(Unidentified::ForNow) if self.may_look_again() => return None,
                 _ => return Some(Err(changed.to_owned())),
             }
         }

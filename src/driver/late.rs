@@ -171,29 +171,40 @@ impl Late {
             .iter()
             .filter(|path| !known.has(path) && !self.has(path) && !is_program(path));
         let new: Vec<PathBuf> = new.cloned().collect();
-        self.add_unknown(&new, known, memory);
+        if !self.add_unknown(&new, known, memory) {
+            tracing::warn!(
+                "many libraries came while the driver compiled: nothing of the driver is cached any more"
+            );
+            known.give_up();
+        }
     }
 
-    /// Adds libraries that nothing names, for this process and later ones.
-    fn add_unknown(&self, paths: &[PathBuf], known: &KnownIdentity, memory: &dyn FileMemory) {
+    /// Adds libraries that nothing names, for this process and later ones. Returns whether they are not too many.
+    fn add_unknown(
+        &self,
+        paths: &[PathBuf],
+        known: &KnownIdentity,
+        memory: &dyn FileMemory,
+    ) -> bool {
         if paths.is_empty() {
-            return;
+            return true;
         }
         for path in paths {
             tracing::info!(library = %crate::log::path(path), "the driver opened a library that nothing names");
         }
         let added = self.remembered(memory).and_then(|remembered| {
             if remembered.len() + paths.len() > MAX_LIBRARIES {
-                return Ok(());
+                return Ok(false);
             }
             self.add(paths, known, memory)?;
             self.remember(remembered, paths, memory);
-            Ok(())
+            Ok(true)
         });
-        if let Err(error) = added {
+        added.unwrap_or_else(|error| {
             tracing::warn!(%error, "this library cannot be read for now: nothing of the driver is cached any more");
             known.give_up();
-        }
+            true
+        })
     }
 
     /// The libraries of unknown meaning that came since so many had been loaded. None: one came and went.

@@ -82,6 +82,7 @@ use opencl_sys::cl_icd::cl_icd_dispatch;
 use crate::cl::Platform;
 use crate::cl::dispatch::{DispatchTable, Slot};
 use crate::fork_safety::Mutex;
+use crate::key::ingredients::Ingredient;
 use crate::linker_lock;
 use crate::own_threads;
 pub use application::Application;
@@ -156,6 +157,7 @@ pub struct Driver {
     opened_in: OpeningVariables,
     /// The directories of its library, if its configuration is there.
     origin: Vec<PathBuf>,
+    origin_configuration: OnceBox<Vec<Ingredient>>,
     /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
     opened_with: FloatState,
     bindings: Bindings,
@@ -202,6 +204,7 @@ impl Driver {
             early: Mutex::default(),
             opened_in: OpeningVariables::now(profile, &origin),
             origin,
+            origin_configuration: OnceBox::new(),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),
@@ -232,6 +235,7 @@ impl Driver {
             early: Mutex::default(),
             opened_in: self.opened_in.clone(),
             origin: self.origin.clone(),
+            origin_configuration: OnceBox::new(),
             opened_with: self.opened_with,
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),

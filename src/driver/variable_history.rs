@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::process_variables;
 use crate::fork_safety::Mutex;
@@ -52,8 +53,30 @@ pub fn note() {
     }
 }
 
-/// Notes the current variables after such a call: what the driver has changed in it, it knows.
-pub fn settle() {
+/// How many threads are in calls in which drivers change variables. PoCL does in its first search for devices, and frees what another thread
+/// would read.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// Begins a call in which a driver may change variables: notes the current ones, unless another thread is in such a call.
+pub fn enter() {
+    if INSIDE.fetch_add(1, Ordering::SeqCst) == 0 {
+        note();
+    }
+}
+
+/// Ends such a call: what the driver has changed in it, it knows.
+pub fn leave() {
+    if INSIDE.fetch_sub(1, Ordering::SeqCst) == 1 {
+        settle();
+    }
+}
+
+/// In a forked child: no thread is in a call that another one had begun in the parent.
+pub fn forked() {
+    INSIDE.store(0, Ordering::SeqCst);
+}
+
+fn settle() {
     if let Some(history) = &mut *HISTORY.lock()
         && !process_variables::is_current(&history.last)
     {

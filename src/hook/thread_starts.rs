@@ -52,7 +52,7 @@ fn end_reading(reading: ManuallyDrop<Option<EarlyReading>>) {
 /// Notes what the driver may take from the calling thread and from the process, and keep.
 fn note(start: StartOfThreads) {
     FloatState::note(start);
-    quietly(variable_history::note);
+    quietly(variable_history::enter);
 }
 
 macro_rules! thread_starts {
@@ -76,7 +76,7 @@ macro_rules! thread_starts {
                 // SAFETY: the driver's own function with the arguments of the application's call.
                 let result = unsafe { function($($argument),*) };
                 end_reading(reading);
-                quietly(variable_history::settle);
+                quietly(variable_history::leave);
                 result
             }
         )*
@@ -106,7 +106,7 @@ macro_rules! thread_starts {
                     let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
                     // SAFETY: as above.
                     let result = unsafe { function($($argument),*) };
-                    quietly(variable_history::settle);
+                    quietly(variable_history::leave);
                     result
                 }
             )*

@@ -415,7 +415,7 @@ pub fn view(program: Program) -> Option<ProgramView> {
         inner: known.inner.clone(),
         kept: known.kept,
         busy: known.busy,
-        built_for: known.built_for.clone().filter(|_| known.busy),
+        built_for: known.busy.then(|| known.built_for.clone()).flatten(),
         recorded: known.recorded,
     })
 }

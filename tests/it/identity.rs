@@ -218,6 +218,8 @@ fn a_configuration_that_changes_before_the_first_build_is_noticed() {
     let changing = [
         "moments", "devices", "context", "sh", &change, "build", &source,
     ];
+    // No build below is the first in the directory, which is stored only if nobody links the files meanwhile.
+    sandbox.kernel(Way::Cached, SOURCE, "").ok();
     sandbox.client(Way::Cached, &changing).ok();
     let bare = sandbox.client(Way::Bare, &build).ok().stdout;
     for hits in [0, 1] {
@@ -248,18 +250,27 @@ fn a_file_that_comes_to_the_drivers_while_it_runs_is_noticed_and_another_is_not(
         "cp {library} {}; sleep 1.2",
         library.replace(".rtl", "-2.rtl")
     );
+    // No build below is the first in the directory, which is stored only if nobody links the files meanwhile.
+    let first = format!("{SOURCE}__constant int other = 1;\n");
+    sandbox.kernel(Way::Cached, &first, "").ok();
+    let counted = ["hits", "misses", "bypass_reasons/unidentified_driver"];
+    let count = || counted.map(|name| sandbox.stat(name));
     let run = |change: &str| {
+        let before = count();
         let steps = [
             "moments", "devices", "context", "build", &source, "sh", change, "build", &source,
         ];
         let ran = sandbox.client(Way::Cached, &steps).ok();
-        let counted = ["hits", "misses", "bypass_reasons/unidentified_driver"];
-        (counted.map(|name| sandbox.stat(name)), ran.stderr)
+        let now = count();
+        (
+            [0, 1, 2].map(|which| now[which] - before[which]),
+            ran.stderr,
+        )
     };
     let (counted, log) = run(&other);
     assert_eq!(counted, [1, 1, 0], "{log}");
     let (counted, log) = run(&another);
-    assert_eq!(counted, [2, 1, 1], "{log}");
+    assert_eq!(counted, [1, 0, 1], "{log}");
 }
 
 /// Of what the driver has read and what it will read anew nothing is known, so nothing is stored for others.

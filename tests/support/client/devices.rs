@@ -276,7 +276,6 @@ pub fn contexts(session: &Session) -> Result<(), String> {
     Ok(())
 }
 
-/// Contexts of parts of a device.
 /// A program that is built for one device, and then for the other by another thread: each status that the first has meanwhile, and the answer for
 /// a device that it has not.
 pub fn one_by_one(session: &Session) -> Result<(), String> {
@@ -294,9 +293,12 @@ pub fn one_by_one(session: &Session) -> Result<(), String> {
         cl::build_for(program, device, Some("-DVALUE=9"), cl::NO_REPORT)
     });
     let status = |device| build_info(program, device, CL_PROGRAM_BUILD_STATUS);
-    while !other.is_finished() {
+    loop {
         statuses.insert(number(status(first)));
         others.insert(number(status(session.platform)));
+        if other.is_finished() {
+            break;
+        }
         thread::sleep(Duration::from_millis(1));
     }
     println!(
@@ -308,6 +310,7 @@ pub fn one_by_one(session: &Session) -> Result<(), String> {
     Ok(())
 }
 
+/// Contexts of parts of a device.
 pub fn parts(session: &Session) -> Result<(), String> {
     let root = session.device();
     let Some(subs) = session.parts() else {

@@ -147,7 +147,6 @@ pub fn is_unchecked() -> bool {
     is("STUB_UNCHECKED", "1")
 }
 
-/// How long it takes to look for devices.
 /// Sets a variable, as some drivers do for libraries of theirs.
 pub fn set_variable() {
     if let Ok(name) = env::var("STUB_SETS") {
@@ -156,6 +155,7 @@ pub fn set_variable() {
     }
 }
 
+/// How long it takes to look for devices.
 pub fn devices_time() -> Duration {
     Duration::from_millis(number("STUB_DEVICES_MS", 0))
 }
