@@ -208,7 +208,7 @@ fn a_configuration_that_changes_before_the_first_build_is_noticed() {
     };
     let source = "__kernel void f(__global float *a) {\n    float s = 0;\n    for (int k = 0; k < 64; k++)\n        \
                   s += native_sin(a[get_global_id(0) * 64 + k]);\n    a[get_global_id(0)] = s;\n}\n";
-    let source = sandbox.write("kernel.cl", source).display().to_string();
+    let source = sandbox.write("moments.cl", source).display().to_string();
     // Anew: other tests have links to the same file.
     let file = file.display();
     let change = format!(
@@ -237,7 +237,7 @@ fn a_file_that_comes_to_the_drivers_while_it_runs_is_noticed_and_another_is_not(
     };
     let copy = DriverCopy::new(&sandbox, Driver::Intel, "copy").expect("the driver is there");
     copy.use_in(&mut sandbox);
-    let source = sandbox.write("kernel.cl", SOURCE).display().to_string();
+    let source = sandbox.write("moments.cl", SOURCE).display().to_string();
     let library = copy
         .files(".rtl")
         .pop()
