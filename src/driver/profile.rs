@@ -164,8 +164,8 @@ pub struct Profile {
     pub files: &'static [DriverFiles],
     /// Programs that it has clang's driver run.
     pub tools: &'static [&'static str],
-    /// Configuration files of which it also matters what they were when the driver was opened: relative to the working directory, or `~/` for
-    /// the home directory, or `$ORIGIN/` for the library's.
+    /// Configuration files of which it also matters what they were when the driver was opened: relative to the working directory, or
+    /// `~/` for the home directory, or `$ORIGIN/` for the library's.
     pub configuration: &'static [&'static str],
     /// Directories of headers apart from the working directory and those of the options.
     pub include_dirs: &'static [IncludeDir],

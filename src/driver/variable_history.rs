@@ -53,8 +53,8 @@ pub fn note() {
     }
 }
 
-/// How many threads are in calls in which drivers change variables. PoCL does in its first search for devices, and frees what another thread
-/// would read.
+/// How many threads are in calls in which drivers change variables. PoCL does in its first search for devices, by its source, and frees
+/// what another thread would read.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// Begins a call in which a driver may change variables: notes the current ones, unless another thread is in such a call.

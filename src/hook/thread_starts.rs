@@ -1,5 +1,5 @@
-//! The calls in which drivers start the threads that compile for them later, and read variables: how the calling thread rounds is noted, and
-//! which variables there are.
+//! The calls in which drivers start the threads that compile for them later, and read variables: how the calling thread rounds is
+//! noted, and which variables there are.
 //!
 //! Nothing is decided here, so there is no guard around the driver's function, and exceptions of the application's callback pass
 //! through. In an empty cache directory the driver's files are read beside the first such calls.
