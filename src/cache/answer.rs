@@ -122,18 +122,23 @@ fn reference_count(
     reply.give(&references.saturating_sub(ours).to_value(), &ask)
 }
 
-/// Whether a build that goes on is for a device of the program, or perhaps for one that the driver takes for it: the root of a sub-device.
+/// Whether a build that goes on is for a device of the program, or may be: some drivers take sub-devices for their root device.
 fn is_built_for(
     driver: &Driver,
     program: Program,
     view: &shadow::ProgramView,
     device: Device,
 ) -> bool {
-    let may_be_another = || {
+    // A handle that the program does not list may be a sub-device of what is named.
+    let may_be_part = || {
         let all = driver.program_devices(program);
-        driver.behavior().sub_devices_are_their_root && all.is_ok_and(|all| !all.contains(&device))
+        all.is_ok_and(|all| !all.contains(&device))
     };
-    let is_named = |named: &Vec<Device>| named.contains(&device) || may_be_another();
+    let is_alike = |named: &Vec<Device>| {
+        let is_root = |named: &Device| driver.root_device(*named) == device;
+        driver.behavior().sub_devices_are_their_root && (named.iter().any(is_root) || may_be_part())
+    };
+    let is_named = |named: &Vec<Device>| named.contains(&device) || is_alike(named);
     view.built_for.as_ref().is_none_or(is_named) && driver.build_status(program, device).is_ok()
 }
 

@@ -14,6 +14,7 @@ use super::Driver;
 use super::driver_names::DriverNames;
 use super::file_memory::FileMemory;
 use super::identity::sha256_value;
+use super::known_identity::KnownIdentity;
 use super::loaded::path_of;
 use super::names::FIRST_ENVIRONMENT;
 use super::process_variables;
@@ -23,6 +24,7 @@ use super::real_paths::says_what_is_there;
 use super::tools::{Tools, file};
 use super::variable_history::{self, Varied};
 use super::variable_reads::Reads;
+use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, sha256};
 use crate::regular_file;
@@ -39,6 +41,8 @@ pub struct OpeningVariables {
     variables: Vec<u8>,
     /// None if a file is no configuration file, or cannot be looked at for now.
     configuration: Option<Vec<Ingredient>>,
+    /// The states of those of these files that are beside the library.
+    beside: Vec<(PathBuf, FileFingerprint)>,
 }
 
 impl OpeningVariables {
@@ -46,8 +50,11 @@ impl OpeningVariables {
     ///
     /// `origin`: see [`origin`].
     pub fn now(profile: &Profile, origin: &[PathBuf]) -> OpeningVariables {
+        let beside = beside(profile, origin);
+        let states = beside.filter_map(|(path, _)| Some((FileFingerprint::at(&path)?, path)));
         OpeningVariables {
             variables: process_variables::current(),
+            beside: states.map(|(state, path)| (path, state)).collect(),
             configuration: configuration(profile, origin),
         }
     }
@@ -82,21 +89,26 @@ pub(super) fn origin(profile: &Profile, function: usize) -> Vec<PathBuf> {
     found
 }
 
+/// The paths of configuration files beside the library, with their names in a profile.
+fn beside(profile: &Profile, origin: &[PathBuf]) -> impl Iterator<Item = (PathBuf, &'static str)> {
+    let names = profile.configuration.iter();
+    let names = names.filter_map(|name| Some((*name, name.strip_prefix(ORIGIN)?)));
+    names.flat_map(move |(name, file)| {
+        let paths = origin.iter().map(move |directory| directory.join(file));
+        paths.map(move |path| (path, name))
+    })
+}
+
+/// All configuration files.
 fn configuration(profile: &Profile, origin: &[PathBuf]) -> Option<Vec<Ingredient>> {
+    let elsewhere = profile.configuration.iter();
+    let elsewhere = elsewhere.filter(|name| !name.starts_with(ORIGIN));
+    let elsewhere = elsewhere.map(|name| (PathBuf::from(name), *name));
     let mut ingredients = Vec::new();
-    for name in profile.configuration {
-        let paths = match name.strip_prefix(ORIGIN) {
-            Some(name) => origin
-                .iter()
-                .map(|directory| directory.join(name))
-                .collect(),
-            None => vec![PathBuf::from(name)],
-        };
-        for path in paths {
-            if let Some(content) = configuration_file(&path).ok()? {
-                let value = sha256_value(&sha256(&content?));
-                ingredients.push(Ingredient::new(Kind::Driver, *name, value));
-            }
+    for (path, name) in elsewhere.chain(beside(profile, origin)) {
+        if let Some(content) = configuration_file(&path).ok()? {
+            let value = sha256_value(&sha256(&content?));
+            ingredients.push(Ingredient::new(Kind::Driver, name, value));
         }
     }
     Some(ingredients)
@@ -409,14 +421,24 @@ fn configuration_file(path: &Path) -> io::Result<Option<Option<Vec<u8>>>> {
 }
 
 impl Driver {
-    /// The configuration files beside the library, which are among the files of the identity and are watched with them.
-    fn configuration_of_origin(&self) -> Option<Vec<Ingredient>> {
-        let found = self.origin_configuration.get_or_try_init(|| {
-            let all = configuration(self.profile, &self.origin).ok_or(())?;
-            let is_there = |one: &Ingredient| one.name.starts_with(ORIGIN);
-            Ok::<_, ()>(Box::new(all.into_iter().filter(is_there).collect()))
+    /// The configuration files beside the library, which are among the files of the identity and are watched with them. They are read only
+    /// if they are not what they were when the driver was opened.
+    fn configuration_beside(&self, known: &KnownIdentity) -> Option<&[Ingredient]> {
+        let found = self.beside.get_or_try_init(|| {
+            let then = self.opened_in.beside.iter();
+            let then: Vec<_> = then
+                .map(|(path, state)| (path.as_path(), Some(*state)))
+                .collect();
+            let now = beside(self.profile, &self.origin).filter_map(|(path, _)| known.state(&path));
+            let all = match now.eq(then) {
+                true => self.opened_in.configuration.clone(),
+                false => configuration(self.profile, &self.origin),
+            };
+            let all = all.ok_or(())?.into_iter();
+            let beside = all.filter(|one| one.name.starts_with(ORIGIN));
+            Ok::<_, ()>(Box::new(beside.collect()))
         });
-        found.ok().cloned()
+        found.ok().map(Vec::as_slice)
     }
 
     /// The names that a first key asks for in these libraries of the driver, as far as nothing is known of them. Those that it asks for in
@@ -502,7 +524,7 @@ impl Driver {
         let changed = differences(&started.ingredients, &ingredients, STARTED);
         let mut opened = opened.ingredients.clone();
         ingredients.extend(configuration(profile, &[])?);
-        ingredients.extend(self.configuration_of_origin()?);
+        ingredients.extend_from_slice(self.configuration_beside(self.known_identity(memory)?)?);
         opened.extend(self.opened_in.configuration.clone()?);
         let named: Vec<PathBuf> = ingredients
             .iter()

@@ -69,6 +69,12 @@ pub(super) struct Watched {
 }
 
 impl KnownIdentity {
+    /// The path of a file of it that is found by this path, with its state.
+    pub(super) fn state(&self, path: &Path) -> Option<(&Path, Option<FileFingerprint>)> {
+        let file = self.files.iter().find(|file| file.path == path)?;
+        Some((file.path.as_path(), Some(file.stamp)))
+    }
+
     /// Whether the library at this real path is in it from the start, or neutral.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.paths.contains(path)
@@ -203,7 +209,10 @@ impl Driver {
         if let Some(changed) = watched.changed(FileFingerprint::at, target_of) {
             let memory = Again(memory);
             match linker_lock::complete(|| self.identity_of(&known.loaded, &memory))? {
-                Ok(again) if again.base == known.base => *known.watched.lock() = again.watched(),
+                Ok(again) if again.base == known.base => {
+                    *known.watched.lock() = again.watched();
+                    self.looks.store(0, Ordering::Relaxed);
+                }
                 Err(Unidentified::ForNow) if self.may_look_again() => return None,
                 _ => return Some(Err(changed.to_owned())),
             }

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::Driver;
@@ -26,8 +27,8 @@ use crate::fork_safety::Mutex;
 use crate::key::ingredients::{Ingredient, Kind, key};
 
 const MAGIC: &[u8; 16] = b"oclcache late 01";
-/// A driver that opens more of them without naming them is not stored while it does. Programs that open libraries of their own in
-/// another thread must not change a driver's keys for ever.
+/// Where a driver opens more of them without naming them, the process stores nothing of it any more. Programs that open libraries of their
+/// own in another thread must not change a driver's keys for ever.
 const MAX_LIBRARIES: usize = 16;
 
 /// What is known of libraries that came later.
@@ -35,6 +36,8 @@ pub struct Late {
     /// Which identity it is without them.
     identity: [u8; 32],
     state: Mutex<State>,
+    /// See [`MAX_LIBRARIES`].
+    are_too_many: AtomicBool,
 }
 
 /// Where libraries were loaded from which paths.
@@ -112,6 +115,7 @@ impl Late {
                 changes,
                 arrivals: Vec::new(),
             }),
+            are_too_many: AtomicBool::new(false),
         }
     }
 
@@ -167,44 +171,35 @@ impl Late {
         memory: &dyn FileMemory,
     ) {
         let is_program = is_below(programs, &RealPaths::default());
-        let new = paths
-            .iter()
-            .filter(|path| !known.has(path) && !self.has(path) && !is_program(path));
+        let new = paths.iter().filter(|path| {
+            !known.has(path) && !self.has(path) && !is_program(path) && path.exists()
+        });
         let new: Vec<PathBuf> = new.cloned().collect();
-        if !self.add_unknown(&new, known, memory) {
-            tracing::warn!(
-                "many libraries came while the driver compiled: nothing of the driver is cached any more"
-            );
-            known.give_up();
-        }
+        self.add_unknown(&new, known, memory);
     }
 
-    /// Adds libraries that nothing names, for this process and later ones. Returns whether they are not too many.
-    fn add_unknown(
-        &self,
-        paths: &[PathBuf],
-        known: &KnownIdentity,
-        memory: &dyn FileMemory,
-    ) -> bool {
+    /// Adds libraries that nothing names, for this process and later ones.
+    fn add_unknown(&self, paths: &[PathBuf], known: &KnownIdentity, memory: &dyn FileMemory) {
         if paths.is_empty() {
-            return true;
+            return;
         }
         for path in paths {
             tracing::info!(library = %crate::log::path(path), "the driver opened a library that nothing names");
         }
         let added = self.remembered(memory).and_then(|remembered| {
-            if remembered.len() + paths.len() > MAX_LIBRARIES {
-                return Ok(false);
+            let new = paths.iter().filter(|path| !remembered.contains(path));
+            if remembered.len() + new.count() > MAX_LIBRARIES {
+                self.are_too_many.store(true, Ordering::Relaxed);
+                return Ok(());
             }
             self.add(paths, known, memory)?;
             self.remember(remembered, paths, memory);
-            Ok(true)
+            Ok(())
         });
-        added.unwrap_or_else(|error| {
+        if let Err(error) = added {
             tracing::warn!(%error, "this library cannot be read for now: nothing of the driver is cached any more");
             known.give_up();
-            true
-        })
+        }
     }
 
     /// The libraries of unknown meaning that came since so many had been loaded. None: one came and went.
@@ -326,7 +321,7 @@ impl Driver {
             return true;
         };
         late.add_unknown(&paths, known, memory);
-        !paths.is_empty()
+        !paths.is_empty() || late.are_too_many.load(Ordering::Relaxed)
     }
 
     /// Begins to watch which libraries come.

@@ -157,7 +157,8 @@ pub struct Driver {
     opened_in: OpeningVariables,
     /// The directories of its library, if its configuration is there.
     origin: Vec<PathBuf>,
-    origin_configuration: OnceBox<Vec<Ingredient>>,
+    /// The configuration files there.
+    beside: OnceBox<Vec<Ingredient>>,
     /// The floating-point state of the thread that opened or first saw the driver: the driver's own threads may have inherited it.
     opened_with: FloatState,
     bindings: Bindings,
@@ -204,7 +205,7 @@ impl Driver {
             early: Mutex::default(),
             opened_in: OpeningVariables::now(profile, &origin),
             origin,
-            origin_configuration: OnceBox::new(),
+            beside: OnceBox::new(),
             opened_with: FloatState::of_thread(),
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),
@@ -235,7 +236,7 @@ impl Driver {
             early: Mutex::default(),
             opened_in: self.opened_in.clone(),
             origin: self.origin.clone(),
-            origin_configuration: OnceBox::new(),
+            beside: OnceBox::new(),
             opened_with: self.opened_with,
             bindings: Bindings::default(),
             variables: environment::KnownVariables::default(),

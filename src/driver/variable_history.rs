@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::process_variables;
 use crate::fork_safety::Mutex;
@@ -22,9 +21,13 @@ static HISTORY: Mutex<Option<History>> = Mutex::new(None);
 
 #[derive(Default)]
 struct History {
-    /// All variables of the last call, each with its NUL.
-    last: Vec<u8>,
+    /// All variables of the last call, each with its NUL. None: there was none.
+    last: Option<Vec<u8>>,
     varied: Varied,
+    /// How many calls have begun.
+    calls: u64,
+    /// How many threads search for devices.
+    searches: u32,
 }
 
 /// The variables that had several values.
@@ -38,49 +41,52 @@ pub struct Varied {
     pub is_full: bool,
 }
 
+/// A call of a driver that was noted, by its number.
+pub struct NotedCall {
+    number: u64,
+    is_search: bool,
+}
+
 /// Notes the current variables, before a driver's call in which it may read them.
 pub fn note() {
+    HISTORY.lock().get_or_insert_default().begin();
+}
+
+/// The same of a call in which a driver may set variables for itself. `is_search`: for devices. PoCL sets variables in its first search, by
+/// its source, and frees what another thread would read: such a thread notes nothing. [`ended`] follows, unless an exception leaves
+/// the call.
+pub fn began(is_search: bool) -> NotedCall {
     let mut history = HISTORY.lock();
-    match &mut *history {
-        Some(history) if process_variables::is_current(&history.last) => {}
-        Some(history) => history.change(process_variables::current()),
-        None => {
-            *history = Some(History {
-                last: process_variables::current(),
-                varied: Varied::default(),
-            });
-        }
+    let history = history.get_or_insert_default();
+    match is_search && history.searches > 0 {
+        true => history.calls += 1,
+        false => history.begin(),
+    }
+    history.searches += u32::from(is_search);
+    NotedCall {
+        number: history.calls,
+        is_search,
     }
 }
 
-/// How many threads are in calls in which drivers change variables. PoCL does in its first search for devices, by its source, and frees
-/// what another thread would read.
-static INSIDE: AtomicUsize = AtomicUsize::new(0);
-
-/// Begins a call in which a driver may change variables: notes the current ones, unless another thread is in such a call.
-pub fn enter() {
-    if INSIDE.fetch_add(1, Ordering::SeqCst) == 0 {
-        note();
+/// Ends such a call. What has changed meanwhile, the driver has set and knows, unless another call began.
+pub fn ended(call: NotedCall) {
+    let mut history = HISTORY.lock();
+    let history = history.get_or_insert_default();
+    history.searches = history.searches.saturating_sub(u32::from(call.is_search));
+    if call.is_search && history.searches > 0 {
+        return;
+    }
+    match history.calls == call.number {
+        true => history.settle(),
+        false => history.begin(),
     }
 }
 
-/// Ends such a call: what the driver has changed in it, it knows.
-pub fn leave() {
-    if INSIDE.fetch_sub(1, Ordering::SeqCst) == 1 {
-        settle();
-    }
-}
-
-/// In a forked child: no thread is in a call that another one had begun in the parent.
+/// In a forked child: no thread searches for devices that did in the parent.
 pub fn forked() {
-    INSIDE.store(0, Ordering::SeqCst);
-}
-
-fn settle() {
-    if let Some(history) = &mut *HISTORY.lock()
-        && !process_variables::is_current(&history.last)
-    {
-        history.last = process_variables::current();
+    if let Some(history) = &mut *HISTORY.lock() {
+        history.searches = 0;
     }
 }
 
@@ -106,15 +112,35 @@ fn by_name(all: &[u8]) -> BTreeMap<&OsStr, &OsStr> {
 }
 
 impl History {
+    fn begin(&mut self) {
+        self.calls += 1;
+        if !self.is_current() {
+            self.change(process_variables::current());
+        }
+    }
+
+    fn settle(&mut self) {
+        if !self.is_current() {
+            self.last = Some(process_variables::current());
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        self.last
+            .as_deref()
+            .is_some_and(process_variables::is_current)
+    }
+
     fn change(&mut self, now: Vec<u8>) {
-        let (before, after) = (by_name(&self.last), by_name(&now));
+        let last = self.last.as_ref().unwrap_or(&now);
+        let (before, after) = (by_name(last), by_name(&now));
         for name in before.keys().chain(after.keys()) {
             let values = [before.get(name), after.get(name)];
             if values[0] != values[1] {
                 self.varied.add(name, values.map(|value| value.copied()));
             }
         }
-        self.last = now;
+        self.last = Some(now);
     }
 }
 
@@ -142,11 +168,8 @@ mod tests {
 
     fn history(moments: &[&str]) -> Varied {
         let all = |moment: &&str| moment.replace(' ', "\0").into_bytes();
-        let mut moments = moments.iter().map(all);
-        let mut history = History {
-            last: moments.next().expect("one"),
-            varied: Varied::default(),
-        };
+        let moments = moments.iter().map(all);
+        let mut history = History::default();
         moments.for_each(|now| history.change(now));
         history.varied
     }
@@ -160,6 +183,36 @@ mod tests {
         assert_eq!(varied.values, BTreeMap::from([of_b, of_c]));
         assert_eq!((varied.changes, varied.is_full), (5, false));
         assert_eq!(history(&["A=1 ", "A=1 "]).changes, 0);
+    }
+
+    /// In its own thread the variables are what it says.
+    #[test]
+    fn what_changes_in_a_call_is_settled_unless_another_call_began() {
+        let at = |variables: &str, run: &mut dyn FnMut()| {
+            process_variables::as_at(variables.as_bytes(), run);
+        };
+        let is_varied = |name: &str| {
+            let varied = varied_since(None).unwrap_or_default();
+            varied.values.contains_key(OsStr::new(name))
+        };
+        let mut call = None;
+        at("A=1\0", &mut || call = Some(began(false)));
+        at("A=2\0", &mut || ended(call.take().expect("begun")));
+        at("A=2\0", &mut note);
+        assert!(!is_varied("A"), "only the driver has changed it");
+        at("A=2\0B=1\0", &mut || call = Some(began(true)));
+        assert!(is_varied("B"));
+        let mut other = None;
+        // Another thread's: the variables may not be read.
+        at("B=3\0", &mut || other = Some(began(true)));
+        at("C=1\0B=1\0A=2\0", &mut || {
+            ended(other.take().expect("begun"))
+        });
+        assert!(!is_varied("C"));
+        at("C=1\0B=1\0A=2\0", &mut || {
+            ended(call.take().expect("begun"))
+        });
+        assert!(is_varied("C"), "either thread may have set it");
     }
 
     #[test]

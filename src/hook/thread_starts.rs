@@ -14,7 +14,7 @@ use crate::cache::early_reading::{self, EarlyReading};
 use crate::driver::cancel::Uncanceled;
 use crate::driver::float_registers::OwnWork;
 use crate::driver::layer;
-use crate::driver::variable_history;
+use crate::driver::variable_history::{self, NotedCall};
 use crate::driver::{Driver, FloatState, StartOfThreads};
 
 type Notify = Option<unsafe extern "C" fn(*const i8, *const c_void, usize, *mut c_void)>;
@@ -49,10 +49,17 @@ fn end_reading(reading: ManuallyDrop<Option<EarlyReading>>) {
     }
 }
 
-/// Notes what the driver may take from the calling thread and from the process, and keep.
-fn note(start: StartOfThreads) {
+/// Notes what the driver may take from the calling thread and from the process, and keep. The result has no destructor, as above.
+fn note(start: StartOfThreads) -> Option<NotedCall> {
     FloatState::note(start);
-    quietly(variable_history::enter);
+    let is_search = matches!(start, StartOfThreads::Devices);
+    quietly(|| variable_history::began(is_search))
+}
+
+fn end_noted(call: Option<NotedCall>) {
+    if let Some(call) = call {
+        quietly(|| variable_history::ended(call));
+    }
 }
 
 macro_rules! thread_starts {
@@ -64,7 +71,7 @@ macro_rules! thread_starts {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
-                note(StartOfThreads::$start);
+                let noted = note(StartOfThreads::$start);
                 let Some(function) = Driver::at(DRIVER).below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
@@ -76,7 +83,7 @@ macro_rules! thread_starts {
                 // SAFETY: the driver's own function with the arguments of the application's call.
                 let result = unsafe { function($($argument),*) };
                 end_reading(reading);
-                quietly(variable_history::leave);
+                end_noted(noted);
                 result
             }
         )*
@@ -96,7 +103,7 @@ macro_rules! thread_starts {
             $(
                 #[allow(non_snake_case)]
                 unsafe extern "C-unwind" fn $slot<const LAYER: usize>($($argument: $type),*) -> $result {
-                    note(StartOfThreads::$start);
+                    let noted = note(StartOfThreads::$start);
                     let Some(function) = layer::below(LAYER).$slot else {
                         // Only slots that hold a function are ever replaced.
                         std::process::abort()
@@ -106,7 +113,7 @@ macro_rules! thread_starts {
                     let function = unsafe { std::mem::transmute::<*const (), Function>(function as *const ()) };
                     // SAFETY: as above.
                     let result = unsafe { function($($argument),*) };
-                    quietly(variable_history::leave);
+                    end_noted(noted);
                     result
                 }
             )*

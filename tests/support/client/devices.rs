@@ -276,8 +276,8 @@ pub fn contexts(session: &Session) -> Result<(), String> {
     Ok(())
 }
 
-/// A program that is built for one device, and then for the other by another thread: each status that the first has meanwhile, and the answer for
-/// a device that it has not.
+/// A program that is built for one device, and then for the other by another thread: each status that the first has meanwhile, and
+/// the answer for a device that it has not.
 pub fn one_by_one(session: &Session) -> Result<(), String> {
     let program = session.program(SOURCE);
     let [first, second] = session.devices[..] else {
