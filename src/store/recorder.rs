@@ -380,26 +380,22 @@ impl Counters {
         });
         let file = opened.as_ref().map_err(|error| error.kind())?;
         if changed & WHOLE > 0 {
-            return file.write_all_at(&encode(MAGIC, &self.words), 0);
+            let bytes = [&MAGIC[..], &encode(&self.words)].concat();
+            return file.write_all_at(&bytes, 0);
         }
         for (index, row) in self.words.chunks_exact(ROW).enumerate() {
             if changed >> index & 1 > 0 {
                 let at = MAGIC.len() + index * size_of_val(row);
-                file.overwrite_at(&encode(&[], row), at as u64)?;
+                file.overwrite_at(&encode(row), at as u64)?;
             }
         }
         Ok(())
     }
 }
 
-/// Word by word: byte by byte it takes longer than the system call that writes it.
-fn encode(start: &[u8], words: &[AtomicU64]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(start.len() + size_of_val(words));
-    bytes.extend_from_slice(start);
-    for word in words {
-        bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-    }
-    bytes
+fn encode(words: &[AtomicU64]) -> Vec<u8> {
+    let words = words.iter().map(|word| word.load(Ordering::Relaxed));
+    words.flat_map(u64::to_le_bytes).collect()
 }
 
 /// The day, by the coarse clock, which costs a few nanoseconds.
