@@ -129,16 +129,9 @@ fn is_built_for(
     view: &shadow::ProgramView,
     device: Device,
 ) -> bool {
-    // A handle that the program does not list may be a sub-device of what is named.
-    let may_be_part = || {
-        let all = driver.program_devices(program);
-        all.is_ok_and(|all| !all.contains(&device))
+    let is_named = |named: &Vec<Device>| {
+        named.contains(&device) || driver.behavior().sub_devices_are_their_root
     };
-    let is_alike = |named: &Vec<Device>| {
-        let is_root = |named: &Device| driver.root_device(*named) == device;
-        driver.behavior().sub_devices_are_their_root && (named.iter().any(is_root) || may_be_part())
-    };
-    let is_named = |named: &Vec<Device>| named.contains(&device) || is_alike(named);
     view.built_for.as_ref().is_none_or(is_named) && driver.build_status(program, device).is_ok()
 }
 

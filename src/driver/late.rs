@@ -172,7 +172,10 @@ impl Late {
     ) {
         let is_program = is_below(programs, &RealPaths::default());
         let new = paths.iter().filter(|path| {
-            !known.has(path) && !self.has(path) && !is_program(path) && path.exists()
+            !known.has(path)
+                && !self.has(path)
+                && !is_program(path)
+                && path.try_exists().unwrap_or(true)
         });
         let new: Vec<PathBuf> = new.cloned().collect();
         self.add_unknown(&new, known, memory);

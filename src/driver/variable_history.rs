@@ -75,6 +75,8 @@ pub fn ended(call: NotedCall) {
     let history = history.get_or_insert_default();
     history.searches = history.searches.saturating_sub(u32::from(call.is_search));
     if call.is_search && history.searches > 0 {
+        // The other search has not seen what changed in this one.
+        history.calls += 1;
         return;
     }
     match history.calls == call.number {
@@ -213,6 +215,13 @@ mod tests {
             ended(call.take().expect("begun"))
         });
         assert!(is_varied("C"), "either thread may have set it");
+        let all = "C=1\0B=1\0A=2\0";
+        let mut searches = Vec::new();
+        at(all, &mut || searches.extend([began(true), began(true)]));
+        for variables in [all, "D=1\0C=1\0B=1\0A=2\0"] {
+            at(variables, &mut || ended(searches.remove(0)));
+        }
+        assert!(is_varied("D"), "the first one may not know it");
     }
 
     #[test]

@@ -50,9 +50,10 @@ fn end_reading(reading: ManuallyDrop<Option<EarlyReading>>) {
 }
 
 /// Notes what the driver may take from the calling thread and from the process, and keep. The result has no destructor, as above.
-fn note(start: StartOfThreads) -> Option<NotedCall> {
+fn note(start: StartOfThreads, function: &str) -> Option<NotedCall> {
     FloatState::note(start);
-    let is_search = matches!(start, StartOfThreads::Devices);
+    // The others search for devices.
+    let is_search = function != "clCreateContext";
     quietly(|| variable_history::began(is_search))
 }
 
@@ -71,7 +72,7 @@ macro_rules! thread_starts {
             $(#[$doc])*
             #[allow(non_snake_case)]
             unsafe extern "C-unwind" fn $slot<const DRIVER: usize>($($argument: $type),*) -> $result {
-                let noted = note(StartOfThreads::$start);
+                let noted = note(StartOfThreads::$start, stringify!($slot));
                 let Some(function) = Driver::at(DRIVER).below().$slot else {
                     // Only slots that hold a function are ever replaced.
                     std::process::abort()
@@ -103,7 +104,7 @@ macro_rules! thread_starts {
             $(
                 #[allow(non_snake_case)]
                 unsafe extern "C-unwind" fn $slot<const LAYER: usize>($($argument: $type),*) -> $result {
-                    let noted = note(StartOfThreads::$start);
+                    let noted = note(StartOfThreads::$start, stringify!($slot));
                     let Some(function) = layer::below(LAYER).$slot else {
                         // Only slots that hold a function are ever replaced.
                         std::process::abort()
