@@ -80,3 +80,4 @@ mod variables;
 mod verify_and_must_hit;
 mod versions;
 mod waiting;
+mod while_running;

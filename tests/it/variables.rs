@@ -139,6 +139,15 @@ fn a_program_that_changes_variables_between_builds_is_served_no_more() {
     }
 }
 
+/// Intel's CPU runtime makes other code of it without its vectorizer.
+pub const VECTORIZED: &str = "__kernel void f(__global float *a) {
+    float s = 0;
+    for (int k = 0; k < 64; k++)
+        s += native_sin(a[get_global_id(0) * 64 + k]);
+    a[get_global_id(0)] = s;
+}
+";
+
 /// Intel's CPU runtime reads this variable when a context is made; a build that is not cached is one in which a driver may read it first.
 #[test]
 fn a_variable_that_was_another_one_when_the_driver_may_have_read_it_is_noticed() {
@@ -150,10 +159,9 @@ fn a_variable_that_was_another_one_when_the_driver_may_have_read_it_is_noticed()
         let Some(sandbox) = Sandbox::new(driver) else {
             continue;
         };
-        let text = "__kernel void f(__global float *a) {\n    float s = 0;\n    for (int k = 0; k < 64; k++)\n        \
-                    s += native_sin(a[get_global_id(0) * 64 + k]);\n    a[get_global_id(0)] = s;\n}\n";
-        let cached = sandbox.write("cached.cl", text).display().to_string();
-        let bypassed = format!("{text}// __TIME__\n__constant int size = sizeof(__TIME__);\n");
+        let cached = sandbox.write("cached.cl", VECTORIZED).display().to_string();
+        let bypassed =
+            format!("{VECTORIZED}// __TIME__\n__constant int size = sizeof(__TIME__);\n");
         let bypassed = sandbox.write("bypassed.cl", bypassed).display().to_string();
         let set = ["set", name, value];
         let unset = ["unset", name];
