@@ -4,7 +4,7 @@
 //! that word next. A driver is registered when its first context or platform is seen. It then has hooks of its own, as if they were
 //! in its table; the function below them is the loader's.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::panic::catch_unwind;
 
 use once_cell::sync::OnceCell;
@@ -82,6 +82,15 @@ pub unsafe fn driver_of(
     catch_unwind(|| unsafe { register_driver(layer, object, first) })
         .ok()
         .flatten()
+}
+
+/// The driver, seen through this layer or hooked in its own table, whose function of this name is at `address`.
+pub fn driver_with(layer: usize, name: &CStr, address: usize) -> Option<&'static Driver> {
+    let mut drivers = Driver::all();
+    drivers.find(|driver| {
+        driver.layer.is_none_or(|number| number == layer)
+            && driver.extension_function(name) as usize == address
+    })
 }
 
 /// # Safety

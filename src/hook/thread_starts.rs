@@ -6,25 +6,16 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use opencl_sys::*;
 
+use super::quietly;
 use crate::cache::early_reading::{self, EarlyReading};
-use crate::driver::cancel::Uncanceled;
-use crate::driver::float_registers::OwnWork;
 use crate::driver::layer;
 use crate::driver::variable_history::{self, NotedCall};
 use crate::driver::{Driver, FloatState, StartOfThreads};
 
 type Notify = Option<unsafe extern "C" fn(*const i8, *const c_void, usize, *mut c_void)>;
-
-/// Runs work of ours beside the driver's function. None: it panicked.
-fn quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let _uncanceled = Uncanceled::enter();
-    let _work = OwnWork::begin();
-    catch_unwind(AssertUnwindSafe(work)).ok()
-}
 
 /// Begins to read a driver's files beside such a call, where that is of use. The result has no destructor that could be in the
 /// way of an exception, or of a thread that ends in the call: the reading then ends by itself.

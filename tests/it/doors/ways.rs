@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{Loader, SOURCE, loaders, register, text};
+use super::{Loader, Name, SOURCE, loaders, register, text};
 use crate::support::{self, Driver, Ran, Sandbox, example, library, some_of};
 
 /// Drivers that execute what they compile.
@@ -327,4 +327,28 @@ fn threads_that_all_begin_through_a_layer_are_served() {
         }
         let _ = fs::remove_dir_all(setup.sandbox.path("cache"));
     }
+}
+
+/// The loader asks the driver whose suffix ends the name. Beside the drivers it asks them past us, and ocl-icd reads memory there that
+/// it has freed, as it does where any driver has no platform (measured on 2.3.1).
+#[test]
+fn a_function_of_an_extension_finds_a_served_program_built() {
+    let Some(sandbox) = Sandbox::new(Driver::Intel) else {
+        return;
+    };
+    let setup = Setup::new(sandbox, &text(example("libspy.so")));
+    // The own loader has no such lookup.
+    for loader in loaders().iter().filter(|loader| loader.name != Name::Own) {
+        let bare = setup.client(loader, Way::Bare, &[], &["by-name"]);
+        let found = "without: pointer: code 0 size 4 NULL false";
+        assert!(bare.stdout.contains(found), "{}", bare.stdout);
+        for way in [Way::Icd, Way::Layer, Way::IcdAndLayer] {
+            for _ in 0..2 {
+                let ran = setup.client(loader, way, &[], &["by-name"]);
+                let log = &ran.stderr;
+                assert_eq!(ran.stdout, bare.stdout, "{way:?}, {loader:?}, log:\n{log}");
+            }
+        }
+    }
+    assert!(setup.sandbox.stat("hits") > 0);
 }

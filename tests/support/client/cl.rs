@@ -41,6 +41,7 @@ functions! {
     clGetDeviceInfo: clGetDeviceInfo_fn,
     clCreateSubDevices: clCreateSubDevices_fn,
     clReleaseDevice: clReleaseDevice_fn,
+    clGetExtensionFunctionAddress: clGetExtensionFunctionAddress_fn,
     clGetExtensionFunctionAddressForPlatform: clGetExtensionFunctionAddressForPlatform_fn,
     clUnloadCompiler: clUnloadCompiler_fn,
     clUnloadPlatformCompiler: clUnloadPlatformCompiler_fn,

@@ -52,6 +52,7 @@
 //! | `behind HOW` | builds, and ends as a program does that watches its children, or has closed all descriptors |
 //! | `bake ...` | writes what a process finds that was started behind a program into a file beside it, and waits there |
 //! | `many [--keys N] [--seed N [--hot N]] ...` | many programs, in order or at random, and whether each computes what a bare run wrote |
+//! | `by-name` | functions of extensions that take a program, looked up with and without a platform |
 //! | `ways` | each way to make a program, without odd questions |
 //! | `two-programs` | program-scope variables of two programs from one source |
 //! | `time [--kernels N] [--helpers N] [--again N] [--binary FILE] [--save FILE] [--write FILE] [--mark PATH]` | one line with the nanoseconds that a program of N kernels takes, over a library of functions, from source or from a binary |
@@ -74,6 +75,7 @@
 mod again;
 mod alive;
 mod behind;
+mod by_name;
 mod callback;
 mod cl;
 mod closing;
@@ -151,6 +153,7 @@ fn dispatch() -> Result<(), String> {
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
         "behind" => behind::section(arguments),
+        "by-name" => by_name::section(&session()?),
         "bake" => behind::found(arguments),
         "exit" => exits::section(arguments),
         "plugin" => plugins::section(arguments),
