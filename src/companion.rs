@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
 use rustix::fs::{FileType, OFlags, fstat};
-use rustix::process::{geteuid, getppid};
+use rustix::process::getppid;
 
 use crate::driver::path_of;
 use crate::{log, trust};
@@ -79,7 +79,7 @@ pub fn trusted(library: &Path, name: &str) -> Result<PathBuf, String> {
         name => format!("there is no `{name}` beside the library"),
     })?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let owners = [0, geteuid().as_raw()];
+    let owners = trust::own_users();
     let shown = log::path(&program).to_string();
     match trust::open(&program, flags, &owners)? {
         Some(file) => {

@@ -2,8 +2,8 @@
 //!
 //! Whoever can write a directory can replace what is in it, so all parents are checked, from the root on. Each part is opened
 //! relative to the checked part before it, without following links, so the checked file is the one that is used. A sticky directory
-//! such as /tmp counts as writable by everybody: somebody may take a name there before its owner does. An access control list that
-//! lets more users write shows in the bits of the group (acl(5), its mask).
+//! such as /tmp counts as writable by everybody: somebody may take a name there before its owner does. The same holds for links and the
+//! directories in which they are. An access control list that lets more users write shows in the bits of the group (acl(5), its mask).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,6 +15,7 @@ use rustix::fs::{Access, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 use crate::file_fingerprint::FileId;
+use crate::{one_call, proc_file};
 
 /// A directory on the way, which need not be readable.
 pub const DIRECTORY: OFlags = OFlags::PATH
@@ -30,6 +31,12 @@ pub const FILE: OFlags = OFlags::RDONLY
 
 /// Part of a path, or a link in it.
 const PART: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// The number of all users who have none in a user namespace (user_namespaces(7); overflowuid in proc(5), which is this unless root
+/// changed it).
+const UNKNOWN_USER: u32 = 65534;
+/// The numbers of users in a namespace that has one for each: the first one here, the first one outside, and how many (all but the last,
+/// which stands for none).
+const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
 /// As many as the kernel follows in a path.
 const MAX_LINKS: u32 = 40;
 
@@ -57,7 +64,10 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
     let mut place = PathBuf::from("/");
     let opened = rustix::fs::open(&place, DIRECTORY, Mode::empty());
     let mut fd = opened.map_err(|error| cannot(&place, error.into()))?;
-    let mut refusal = judge(&fd, &place, owners);
+    // Links are gone from the real path, and whoever owns one chooses where it leads.
+    let through_links = || walk(path, &mut |_, stat| distrust_part(stat, owners));
+    let refusal = (real != path).then(|| through_links().err()).flatten();
+    let mut refusal = refusal.or_else(|| judge(&fd, &place, owners));
     let mut next = parts.next();
     while let Some(name) = next {
         next = parts.next();
@@ -78,9 +88,24 @@ pub fn open(path: &Path, flags: OFlags, owners: &[u32]) -> Result<Option<OwnedFd
 pub fn own_directory(path: &Path) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
     let stat = walk(&real, &mut distrust_on_the_way).ok()?;
-    let user = rustix::process::geteuid().as_raw();
     let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
-    (is_directory && distrust(&stat, &[user]).is_none()).then_some(real)
+    let is_private = is_own(stat.st_uid) && distrust(&stat, &[stat.st_uid]).is_none();
+    (is_directory && is_private).then_some(real)
+}
+
+/// Why a user other than root and the effective user may have chosen the open directory that a path named: a link on the way is that
+/// user's. None if there is no such link.
+pub fn distrust_of_links(path: &Path, open: FileId) -> Option<String> {
+    let judge = |_: &Path, stat: &Stat| {
+        let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
+        is_link.then(|| distrust_part(stat, &own_users())).flatten()
+    };
+    let stat = match walk(path, &mut { judge }) {
+        Ok(stat) => stat,
+        Err(why) => return Some(why),
+    };
+    let is_it = (stat.st_dev, stat.st_ino) == open;
+    (!is_it).then(|| format!("`{}` was replaced meanwhile", crate::log::path(path)))
 }
 
 /// Why a user other than root and the effective user may have written the open file that a path named; None if nobody may.
@@ -111,8 +136,27 @@ pub fn foreign_part(path: &Path) -> Option<PathBuf> {
     foreign
 }
 
-fn own_users() -> [u32; 2] {
-    [0, rustix::process::geteuid().as_raw()]
+/// Whether this user, of a file or of another process, certainly is the effective user: not if the number may be that of all whom the
+/// namespace does not know.
+pub fn is_own(user: u32) -> bool {
+    user == one_call::effective_user() && (user != UNKNOWN_USER || knows_each_user())
+}
+
+/// Whether each user has a number in this process's namespace.
+fn knows_each_user() -> bool {
+    let map = proc_file::read_own("uid_map").unwrap_or_default();
+    let map = String::from_utf8(map).unwrap_or_default();
+    map.split_whitespace().eq(ALL_USERS)
+}
+
+/// The effective user, if its files can be told from those of others.
+pub fn own_user() -> Option<u32> {
+    Some(one_call::effective_user()).filter(|user| is_own(*user))
+}
+
+/// Root and the [`own_user`].
+pub fn own_users() -> Vec<u32> {
+    [0].into_iter().chain(own_user()).collect()
 }
 
 /// The verdict on a directory or link on the way. Links have no mode. In a sticky directory nobody can replace a file of another
@@ -122,6 +166,13 @@ fn distrust_on_the_way(_: &Path, stat: &Stat) -> Option<String> {
     let counts_mode = is_directory && stat.st_mode & 0o1000 == 0;
     let mode = if counts_mode { stat.st_mode } else { 0 };
     distrust_parts(stat.st_uid, mode, stat.st_gid, &own_users())
+}
+
+/// The verdict on anything on the way. Links have no mode.
+fn distrust_part(stat: &Stat, owners: &[u32]) -> Option<String> {
+    let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
+    let mode = if is_link { 0 } else { stat.st_mode };
+    distrust_parts(stat.st_uid, mode, stat.st_gid, owners)
 }
 
 /// Walks an absolute path from the root on. Opens each part relative to the one before, and resolves links itself. Returns the
@@ -380,14 +431,26 @@ pub mod tests {
     }
 
     #[test]
-    fn a_link_is_judged_by_where_it_leads() {
+    fn a_link_is_judged_by_where_it_leads_where_it_stands_and_whose_it_is() {
         let Some(place) = place() else {
             return skipped("links to directories that are trusted");
         };
         let elsewhere = tempfile::tempdir().expect("a temporary directory");
-        let (good, bad) = (elsewhere.path().join("good"), place.path().join("bad"));
-        symlink(place.path(), &good).expect("linked");
+        let (good, bad) = (place.path().join("good"), place.path().join("bad"));
+        let inner = place.path().join("inner");
+        create_dir(&inner).expect("made");
+        symlink(&inner, &good).expect("linked");
         assert_eq!(opened(&good), Ok(true));
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::lchown(&good, Some(4242), None).expect("given away");
+            let refusal = opened(&good).expect_err("refused");
+            assert!(refusal.contains("belongs to user 4242"), "{refusal}");
+            std::os::unix::fs::lchown(&good, Some(0), None).expect("taken back");
+        }
+        let outside = elsewhere.path().join("outside");
+        symlink(&inner, &outside).expect("linked");
+        let refusal = opened(&outside).expect_err("in a directory that is sticky, or below one");
+        assert!(refusal.contains("can be written by everybody"), "{refusal}");
         symlink(elsewhere.path(), &bad).expect("linked");
         set_permissions(elsewhere.path(), PermissionsExt::from_mode(0o777)).expect("changed");
         assert!(opened(&bad).is_err());

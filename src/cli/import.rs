@@ -366,7 +366,7 @@ fn open_system(path: &Path, config: &Config) -> Result<Store, Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
     made.map_err(|error| cannot("make", error))?;
-    let mut owners = vec![0, rustix::process::geteuid().as_raw()];
+    let mut owners = trust::own_users();
     owners.extend(config.trusted_owners());
     if let Err(why) = trust::open(path, trust::DIRECTORY, &owners) {
         return Err(Failure::new(format_args!(

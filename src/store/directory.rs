@@ -86,15 +86,35 @@ impl Directory {
     }
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
-        // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
-        let flags = DIRECTORY - OFlags::NOFOLLOW;
-        match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
-            Ok(fd) => {
-                Directory::checked(disk, fd, path.to_owned(), Arc::default(), PRIVATE).map(Some)
+        let checked =
+            |fd| Directory::checked(disk.clone(), fd, path.to_owned(), Arc::default(), PRIVATE);
+        // The user may keep the cache elsewhere by a link to the directory or on the way to it.
+        let (fd, may_have_links) = match retry_on_intr(|| disk.open_without_links(path, DIRECTORY))
+        {
+            // A link, or a system or sandbox without openat2(2).
+            Err(Errno::LOOP | Errno::NOSYS | Errno::PERM) => {
+                let flags = DIRECTORY - OFlags::NOFOLLOW;
+                let opened = retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty()));
+                (opened, true)
             }
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(failed("open", path, error)),
+            opened => (opened, false),
+        };
+        let directory = match fd {
+            Ok(fd) => checked(fd)?,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed("open", path, error)),
+        };
+        if may_have_links
+            && let Ok(absolute) = std::path::absolute(path)
+            && let Some(why) = trust::distrust_of_links(&absolute, directory.id)
+        {
+            return Err(StoreError {
+                action: "use",
+                path: path.to_owned(),
+                error: io::Error::new(io::ErrorKind::PermissionDenied, why),
+            });
         }
+        Ok(Some(directory))
     }
 
     /// Opens a directory to read, which these other users may own, with its contents; None if it does not exist.
@@ -102,8 +122,10 @@ impl Directory {
     /// # Errors
     /// For people: which part of its path somebody else can write, or cannot be opened.
     pub fn open_of_others(path: &Path, others: &[u32]) -> Result<Option<Directory>, String> {
-        let mut owners = vec![rustix::process::geteuid().as_raw()];
-        owners.extend(others);
+        let owners: Vec<u32> = trust::own_user()
+            .into_iter()
+            .chain(others.to_vec())
+            .collect();
         let Some(fd) = trust::open(path, trust::DIRECTORY, &owners)? else {
             return Ok(None);
         };
@@ -535,7 +557,7 @@ fn check_directory(stat: &Stat, others: &[u32]) -> io::Result<()> {
 
 /// The effective user is asked for in each call, because a program may drop its privileges.
 fn is_owner(user: u32, others: &[u32]) -> bool {
-    user == one_call::effective_user() || others.contains(&user)
+    trust::is_own(user) || others.contains(&user)
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {

@@ -170,6 +170,34 @@ fn an_entry_is_read_below_directories_that_nobody_else_can_change() {
     }
 }
 
+/// Whoever makes a link where the directory is looked for chooses which of the user's directories is the cache.
+#[test]
+fn the_directory_may_stand_behind_links_of_its_user_and_of_nobody_else() {
+    use std::os::unix::fs::{lchown, symlink};
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| place.path().join(name);
+    std::fs::create_dir_all(at("real/cache")).expect("made");
+    symlink("real/cache", at("to-it")).expect("linked");
+    symlink(at("real"), at("on-the-way")).expect("linked");
+    let open = |name: &str| Directory::open(&at(name)).map(|found| found.is_some());
+    let ways = ["real/cache", "to-it", "on-the-way/cache"];
+    for way in ways {
+        assert!(open(way).expect("nobody else's"), "{way}");
+    }
+    assert!(!open("on-the-way/missing").expect("nothing"));
+    if !rustix::process::geteuid().is_root() {
+        return crate::trust::tests::skipped("links of other users");
+    }
+    for link in ["to-it", "on-the-way"] {
+        lchown(at(link), Some(4242), None).expect("given away");
+    }
+    assert!(open(ways[0]).expect("no link"));
+    for way in &ways[1..] {
+        let why = open(way).expect_err("refused").to_string();
+        assert!(why.contains("belongs to user 4242"), "{why}");
+    }
+}
+
 #[test]
 fn a_directory_that_others_may_write_is_refused() {
     use std::os::unix::fs::PermissionsExt;

@@ -366,6 +366,47 @@ fn a_directory_that_is_not_ours_alone_is_refused_and_the_command_says_why() {
     );
 }
 
+/// There all users without a number have the same one, which is no user's own (user_namespaces(7)).
+#[test]
+fn in_a_namespace_that_knows_no_user_a_cache_of_another_one_is_not_ones_own() {
+    if !is_root() {
+        return skipped("a cache of a user without a number (only root can give one away)");
+    }
+    let can = Command::new("unshare").args(["-U", "true"]).status();
+    if !can.is_ok_and(|status| status.success()) {
+        return skipped("a cache of a user without a number (no user namespace)");
+    }
+    let mut sandbox = Sandbox::stub();
+    client(&sandbox, Way::Cached).ok();
+    let mut all: Vec<PathBuf> = tree(&sandbox.path("cache")).into_keys().collect();
+    all.push(sandbox.path("cache"));
+    for path in all {
+        chown(&path, Some(4242), None).expect("given away");
+        let bits = if path.is_dir() { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, mode(bits)).expect("changed");
+    }
+    let log = sandbox.write("stub.log", "");
+    fs::set_permissions(log, mode(0o666)).expect("changed");
+    for name in ["OCLCACHE_DIR", "OCLCACHE_SYSTEM_DIRS"] {
+        let cache = sandbox.path("cache");
+        sandbox.set("OCLCACHE_DIR", sandbox.path("none"));
+        sandbox.set(name, &cache);
+        let source = sandbox.write("kernel.cl", SOURCE);
+        let mut command = sandbox.command(Way::Cached, "unshare");
+        command.arg("-U").arg(example("client"));
+        command
+            .args(["run", "--kernel", "f", "--source"])
+            .arg(source);
+        let ran = sandbox.run(&mut command).ok();
+        assert!(
+            !ran.stderr.contains("outcome=\"hit\""),
+            "{name}: {}",
+            ran.stderr
+        );
+        assert!(ran.stderr.contains("belongs to"), "{name}: {}", ran.stderr);
+    }
+}
+
 /// A job that runs as root has restored the cache of a user.
 #[test]
 fn a_cache_of_another_user_in_ones_own_home_is_taken_over_by_the_command_that_is_named() {

@@ -356,7 +356,7 @@ fn library(meta: &Meta, filter: &BakeFilter, registered: &[PathBuf]) -> Result<P
         return Ok(library.clone());
     }
     // PyOpenCL's loader has drivers of its own in each environment, which no variable of the baker's names.
-    let owners = [0, rustix::process::geteuid().as_raw()];
+    let owners = trust::own_users();
     if !meta.imported && vendors::is_registered_in_wheel(Path::new(named), &owners) {
         return Ok(named.into());
     }
