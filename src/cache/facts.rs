@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 
+use memchr::memmem::Finder;
 use opencl_sys::*;
 
 use super::restore::split_names;
@@ -143,10 +144,8 @@ fn build_answers(
 pub(super) fn without_options(options: &[u8], text: Vec<u8>) -> Answer {
     let mut parts: Vec<Text> = Vec::new();
     let mut rest = text.as_slice();
-    let quoted = |rest: &[u8]| {
-        rest.windows(options.len())
-            .position(|window| window == options)
-    };
+    let finder = Finder::new(options);
+    let quoted = |rest: &[u8]| finder.find(rest);
     while let Some(at) = (!options.is_empty()).then(|| quoted(rest)).flatten() {
         let Ok(part) = copy(&rest[..at]) else {
             return Answer::Withheld;
