@@ -2,7 +2,7 @@
 
 use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
 use crate::driver::profile::variables::{Environment, NONE};
-use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "oclgrind",
@@ -27,7 +27,14 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     files: &[DriverFiles::Beside("../include/oclgrind", "*")],
     tools: &[],
     configuration: &[],
-    include_dirs: CLANG_INCLUDE_DIRS,
+    // The first one is where it puts the source and embedded headers in memory, and is looked at on the disk as well (measured on 21.10).
+    include_dirs: &[
+        IncludeDir::At("/remapped"),
+        CLANG_INCLUDE_DIRS[0],
+        CLANG_INCLUDE_DIRS[1],
+        CLANG_INCLUDE_DIRS[2],
+        CLANG_INCLUDE_DIRS[3],
+    ],
     implicit_includes: CLANG_IMPLICIT_INCLUDES,
     il_files: &[],
     ignores_local_memory: &[],
