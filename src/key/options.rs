@@ -7,8 +7,9 @@
 //! directories, so with `-g` they stay in.
 //!
 //! Drivers split options differently: some honor double quotes only, some apostrophes too; some treat a backslash as an escape,
-//! others as a character (one crashes on it). So options with a quote, an apostrophe or a backslash are read in each of these ways,
-//! and the findings of all readings count. Such options, and those with a control character, stay verbatim.
+//! others as a character (one crashes on it); some split at spaces only. So options with a quote, an apostrophe, a backslash or another
+//! blank are read in each of these ways, and the findings of all readings count. Such options, and those with a control character, stay
+//! verbatim.
 //!
 //! The safe options follow from the OpenCL specification (section 5.8.6, compiler options) and from the documented command lines of
 //! clang and of the drivers. The list holds options that are known to be harmless. All others are refused, as an option may read a
@@ -97,6 +98,7 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
     for reading in Reading::all(options) {
         let mut parser = Parser {
             options,
+            reading,
             words: reading.words(options)?.peekable(),
             parsed: &mut parsed,
             known: &mut known,
@@ -127,6 +129,7 @@ fn is_uncertain(byte: u8) -> bool {
 /// Reads the words of one reading.
 struct Parser<'a> {
     options: &'a [u8],
+    reading: Reading,
     words: Peekable<Words<'a>>,
     parsed: &'a mut Options,
     /// The names from other readings and from earlier words: the first letter of the option, and its value.
@@ -157,6 +160,9 @@ impl Parser<'_> {
                 Class::Refused(_)
                     if !word.text.starts_with(b"-") && !word.text.starts_with(b"@") =>
                 {
+                    self.is_clean = false;
+                }
+                Class::Refused(Bypass::UnknownOption) if self.reading.is_odd(&word.text) => {
                     self.is_clean = false;
                 }
                 Class::Refused(reason) => return Err(reason),
@@ -219,7 +225,7 @@ impl Parser<'_> {
                 }
                 add(&mut self.parsed.definitions, b'D', text, is_only_reading)?;
             }
-            b"-x" if !matches!(text.as_slice(), b"cl" | b"clcpp" | b"spir" | b"spirv") => {
+            b"-x" if !matches!(text.trim_ascii(), b"cl" | b"clcpp" | b"spir" | b"spirv") => {
                 return Err(Bypass::UnknownOption);
             }
             _ => {}

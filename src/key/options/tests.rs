@@ -145,11 +145,12 @@ fn where_drivers_read_quotes_differently_each_reading_counts() {
         list.iter().map(|name| name.as_bytes().to_vec()).collect()
     };
     for (options, directories) in [
-        ("-I \"a b\"", names(&["a b", "\"a"])),
+        ("-I \"a b\"", names(&["a b", " a b ", "\"a"])),
         (
             "-I\"/usr/share/darktable/kernels\"",
             names(&[
                 "/usr/share/darktable/kernels",
+                " /usr/share/darktable/kernels ",
                 "\"/usr/share/darktable/kernels\"",
             ]),
         ),
@@ -165,7 +166,7 @@ fn where_drivers_read_quotes_differently_each_reading_counts() {
     }
     assert_eq!(
         accepted("-D\"X=1\"").definitions,
-        names(&["X=1", "\"X=1\""])
+        names(&["X=1", " X=1 ", "\"X=1\""])
     );
     assert_eq!(
         accepted("-DX=LE__ -DHEADER=<a.h>").definitions,
@@ -174,8 +175,19 @@ fn where_drivers_read_quotes_differently_each_reading_counts() {
     assert_eq!(accepted("-DX=\\ -w").definitions, names(&["X= -w", "X=\\"]));
     assert_eq!(
         accepted("-include a.h -imacros \"b.h\"").forced_includes,
-        names(&["a.h", "b.h", "\"b.h\""])
+        names(&["a.h", "b.h", " b.h ", "\"b.h\""])
     );
+    for (options, directories) in [
+        ("-I\ta", names(&["a", "\ta"])),
+        ("-Ia\t-Db -w", names(&["a", "a\t-Db"])),
+        ("-Ia\n-w\t-Ib", names(&["a", "b", "a\n-w", "a\n-w\t-Ib"])),
+    ] {
+        assert_eq!(accepted(options).include_dirs, directories, "{options:?}");
+    }
+    // What a driver that splits at spaces only refuses is cached for those that split here.
+    for options in ["-w\n", "-O3\t-w", "-Werror\r\n-DX=1\n"] {
+        assert!(parse(options.as_bytes()).is_ok(), "{options:?}");
+    }
     assert_eq!(accepted("-isystem a").normalized, b"-isystem \0I");
 }
 
