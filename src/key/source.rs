@@ -19,6 +19,7 @@
 //! Every build call pays for this, so speed matters: the scan jumps, in blocks that the compiler vectorizes, to the few byte pairs
 //! that can open a comment, a literal, a directive or a special name.
 
+mod assembly;
 mod directive_code;
 mod lexer;
 mod lines;
@@ -29,13 +30,16 @@ mod scan;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use assembly::{
+    could_begin_to_name_a_file, could_name_a_file, could_name_a_file_within, has_escape,
+};
 use directive_code::is_balanced;
 use lexer::{Lexer, READINGS, Token};
 use lines::join_lines;
 use pasting::Pieces;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
-use scan::{begins_in_any_case, contains, holds_anywhere};
+use scan::{contains, holds_anywhere};
 
 use super::work::Work;
 use crate::fallible::{copy, push};
@@ -99,6 +103,8 @@ pub struct Texts<'a> {
     makes_strings: bool,
     runs_pragmas: bool,
     assembles: bool,
+    /// A literal could assemble a file together with others, or with operands.
+    begins_names: bool,
     /// It asks for a file.
     asks: bool,
     work: Work,
@@ -195,7 +201,7 @@ impl<'a> Texts<'a> {
             })?;
         }
         let mut runs_pragmas = self.runs_pragmas;
-        let may_assemble = self.assembles || self.makes_strings;
+        let may_assemble = self.assembles || self.begins_names || self.makes_strings;
         let mut has_asm = false;
         let mut pieces = Pieces::default();
         if self.pastes || may_assemble {
@@ -215,6 +221,11 @@ impl<'a> Texts<'a> {
                 return Err(*reason);
             }
             runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pieces.make(name));
+            // The operator takes one string, so a word that is pasted comes to it by `#x`.
+            let makes = |pieces: &Pieces| PRAGMA_WORDS.iter().any(|word| pieces.make(word));
+            if runs_pragmas && self.makes_strings && makes(&pieces) {
+                return Err(Bypass::ReadsFile);
+            }
         }
         // The operator's text can come from anywhere, by `#x` or in another text, so no place is left out.
         if runs_pragmas {
@@ -229,7 +240,7 @@ impl<'a> Texts<'a> {
                 return Err(reason);
             }
         }
-        let mut assembles = self.assembles;
+        let mut assembles = self.assembles || self.begins_names && has_asm;
         if !assembles && has_asm {
             self.each_reading(|joined, reading| {
                 self.each_code(joined, reading, |code| {
@@ -400,7 +411,11 @@ impl<'a> Texts<'a> {
                     }
                 },
                 Token::Paste => self.pastes = true,
-                Token::Literal(literal) => self.assembles |= could_name_a_file(literal),
+                Token::Literal(literal) => {
+                    self.assembles |= could_name_a_file(literal);
+                    let behind = &joined[lexer.at()..];
+                    self.begins_names |= could_begin_to_name_a_file(literal, behind);
+                }
                 // A raw string has another end, and undoes line splices, in languages that have it.
                 Token::RawString => return Err(Bypass::UnknownDirective),
                 Token::TooMuchOpen => return Err(Bypass::CostlyText),
@@ -524,59 +539,6 @@ fn mentions_special(text: &[u8]) -> Option<Bypass> {
         found.is_some()
     });
     reason
-}
-
-/// Whether inline assembly holding this literal could be told to read a file (`.incbin`, `.include`), perhaps
-/// with the directive's name cut over several literals, spelled in escapes, or made by the assembler's macros.
-fn could_name_a_file(literal: &[u8]) -> bool {
-    let start = literal
-        .iter()
-        .rposition(|byte| !byte.is_ascii_alphabetic())
-        .map_or(0, |at| at + 1);
-    let tail = &literal[start..];
-    let opens = (start == 0 && tail.len() > 2)
-        || (start > 0 && literal[start - 1] == b'.' && !tail.is_empty());
-    let begins_with_tail = |word: &[u8]| {
-        let part = word.get(..tail.len());
-        part.is_some_and(|part| part.eq_ignore_ascii_case(tail))
-    };
-    let begins = |byte: u8, next: u8| begins_directive(byte, next) | begins_escape(byte, next);
-    holds_anywhere(literal, begins, |rest| {
-        rest[0] == b'\\' || is_part_of_directive(rest) || begins_in_any_case(rest, b"clude")
-    }) || (opens && (begins_with_tail(b"incbin") || begins_with_tail(b"include")))
-}
-
-/// Whether the text has a part of such a directive, or of a macro's definition. Clang's assembler accepts directives in capitals as
-/// well.
-fn could_name_a_file_within(text: &[u8]) -> bool {
-    holds_anywhere(text, begins_directive, is_part_of_directive)
-}
-
-/// Whether a part of such a directive could begin with these bytes.
-fn begins_directive(byte: u8, next: u8) -> bool {
-    let next = next | 0x20;
-    (byte == b'.') & ((next == b'i') | (next == b'm'))
-        | (byte | 0x20 == b'c') & ((next == b'b') | (next == b'l'))
-}
-
-/// Whether the text begins with such a part.
-fn is_part_of_directive(text: &[u8]) -> bool {
-    // PTX has `atom.inc.u32`.
-    let is_inclusion = || !matches!(text.get(4), None | Some(b'.' | b' '));
-    let mut parts = [&b"cbin"[..], b".macro", b".irp"].into_iter();
-    begins_in_any_case(text, b".inc") && is_inclusion()
-        || parts.any(|part| begins_in_any_case(text, part))
-}
-
-/// Whether an escape that could mean any character begins with these bytes.
-fn begins_escape(byte: u8, next: u8) -> bool {
-    let is_letter = (next == b'x') | (next == b'u') | (next == b'U') | (next == b'N');
-    (byte == b'\\') & (is_letter | (next.wrapping_sub(b'0') < 10))
-}
-
-/// Whether an escape in the text could mean any character.
-fn has_escape(text: &[u8]) -> bool {
-    holds_anywhere(text, begins_escape, |_| true)
 }
 
 #[cfg(test)]

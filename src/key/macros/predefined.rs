@@ -24,9 +24,10 @@ const NAMES: [&str; 174] = [
 /// extensions, constants and built-in functions, which are macros in PoCL's headers (measured: `_builtin_renames.h`; it also
 /// defines `inline`, and `double` if there is none).
 pub(super) fn could_be_predefined(name: &[u8]) -> bool {
-    const PREFIXES: [&[u8]; 26] = [
+    const PREFIXES: [&[u8]; 27] = [
         b"CL_",
         b"cl_",
+        b"cles_",
         b"CLK_",
         b"M_",
         b"FLT_",
@@ -85,6 +86,7 @@ mod tests {
             "__x",
             "_mips",
             "cl_khr_fp64",
+            "cles_khr_int64",
             "convert_int",
         ] {
             assert!(could_be_predefined(name.as_bytes()), "{name}");

@@ -4,19 +4,32 @@ use std::collections::HashSet;
 
 use super::lexer::is_word;
 use super::scan::holds_anywhere;
-use super::{PRAGMA_OPERATORS, SPECIAL};
+use super::{PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL};
+
+/// How many forbidden names there are.
+const NAMES: usize = SPECIAL.len() + PRAGMA_OPERATORS.len() + PRAGMA_WORDS.len();
+
+/// A forbidden name.
+const fn name(index: usize) -> &'static [u8] {
+    const OPERATORS: usize = SPECIAL.len();
+    const WORDS: usize = OPERATORS + PRAGMA_OPERATORS.len();
+    match index {
+        WORDS.. => PRAGMA_WORDS[index - WORDS],
+        OPERATORS.. => PRAGMA_OPERATORS[index - OPERATORS],
+        _ => SPECIAL[index].0,
+    }
+}
+
+/// A bit for each place in the forbidden names.
+type Bits = [u128; 3];
 
 /// All forbidden names, one after another with a gap after each: for each ASCII byte a bit for each of its places.
-static PLACES: [[u128; 2]; 128] = {
-    let mut places = [[0; 2]; 128];
-    let mut name = 0;
+static PLACES: [Bits; 128] = {
+    let mut places = [[0; 3]; 128];
+    let mut index = 0;
     let mut place = 0;
-    while name < SPECIAL.len() + PRAGMA_OPERATORS.len() {
-        let bytes = if name < SPECIAL.len() {
-            SPECIAL[name].0
-        } else {
-            PRAGMA_OPERATORS[name - SPECIAL.len()]
-        };
+    while index < NAMES {
+        let bytes = name(index);
         let mut at = 0;
         while at < bytes.len() {
             places[bytes[at] as usize][place / 128] |= 1 << (place % 128);
@@ -24,7 +37,7 @@ static PLACES: [[u128; 2]; 128] = {
             at += 1;
         }
         place += 1;
-        name += 1;
+        index += 1;
     }
     places
 };
@@ -37,14 +50,18 @@ fn part_at(text: &[u8]) -> Option<&[u8]> {
     let mut ends = *places(text.first()?);
     let mut length = 1;
     while let Some(byte) = text.get(length).filter(|byte| is_word(**byte)) {
-        let ([low, high], next) = (ends, places(byte));
-        ends = [low << 1 & next[0], (high << 1 | low >> 127) & next[1]];
-        if ends == [0; 2] {
+        let ([low, middle, high], next) = (ends, places(byte));
+        ends = [
+            low << 1 & next[0],
+            (middle << 1 | low >> 127) & next[1],
+            (high << 1 | middle >> 127) & next[2],
+        ];
+        if ends == [0; 3] {
             return None;
         }
         length += 1;
     }
-    (ends != [0; 2]).then(|| &text[..length])
+    (ends != [0; 3]).then(|| &text[..length])
 }
 
 /// An identifier begins behind the byte. The case of a letter is one bit.
@@ -55,8 +72,15 @@ fn begins(byte: u8, next: u8) -> bool {
 }
 
 /// The identifiers that are part of a special name. These are few, however long the texts are.
-#[derive(Default)]
 pub(super) struct Pieces(HashSet<Vec<u8>>);
+
+impl Default for Pieces {
+    /// What compilers' own macros expand to: suffixes of constants (`__INT64_C_SUFFIX__`).
+    fn default() -> Pieces {
+        let suffixes = ["L", "LL", "U", "UL", "ULL"];
+        Pieces(suffixes.map(|suffix| suffix.as_bytes().to_vec()).into())
+    }
+}
 
 impl Pieces {
     /// Adds those of a span of code.
@@ -96,10 +120,30 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::source::Texts;
+    use crate::outcome::Bypass;
 
     fn names() -> impl Iterator<Item = &'static [u8]> {
-        let special = SPECIAL.iter().map(|(name, _)| name.as_ref());
-        special.chain(PRAGMA_OPERATORS.iter().map(|name| name.as_ref()))
+        (0..NAMES).map(name)
+    }
+
+    #[test]
+    fn a_word_that_is_pasted_for_a_pragma_operator_counts() {
+        let judge = |text: &str| {
+            let mut texts = Texts::default();
+            texts.add(text.as_bytes()).and_then(|_| texts.finish())
+        };
+        let macros = "#define S(x) #x\n#define C(a, b) a ## b\n";
+        let asks = "_Pragma(S(GCC C(depen, dency) \"a\"))";
+        assert_eq!(judge(&[macros, asks].concat()), Err(Bypass::ReadsFile));
+        let asks_nothing = "int C(depen, dency); _Pragma(\"unroll\")";
+        assert_eq!(
+            judge(&["#define C(a, b) a ## b\n", asks_nothing].concat()),
+            Ok(())
+        );
+        let suffix = "C(__FI, C(__INT64_C_SUFFIX__, E__))";
+        let judged = judge(&[macros, suffix].concat());
+        assert_eq!(judged, Err(Bypass::UsesTimeOrFileName));
     }
 
     /// Words are only looked for where a letter or an underscore begins one.
@@ -145,7 +189,8 @@ mod tests {
                     && names().any(|name| name.windows(word.len()).any(|part| part == *word))
             };
             let words = text.split(|byte| !is_word(*byte)).filter(contains);
-            let expected: HashSet<Vec<u8>> = words.map(<[u8]>::to_vec).collect();
+            let mut expected = Pieces::default().0;
+            expected.extend(words.map(<[u8]>::to_vec));
             assert_eq!(found.0, expected, "{}", text.escape_ascii());
         }
     }

@@ -10,11 +10,15 @@
 
 use super::has_escape;
 use super::lexer::is_word;
+use super::scan::contains;
 
 /// How the random names begin.
 pub const RANDOM_NAME: &[u8] = b"pyopencl_defeat_cache_";
 
 const LENGTH: usize = RANDOM_NAME.len();
+
+/// The formats that parts of the name can be: a character, numbers, and how long they are.
+const FORMATS: [&[u8]; 7] = [b"c", b"d", b"o", b"h", b"l", b"hd", b"ld"];
 
 /// For each ASCII byte, a bit for each of its positions in the name.
 static PLACES: [u32; 128] = {
@@ -68,6 +72,12 @@ impl Spelling {
     /// Adds all words of a text with joined lines.
     pub(super) fn add(&mut self, text: &[u8]) {
         self.is_spelled |= has_escape(text);
+        // And macros that expand to formats, as strings (`__INT64_FMTd__`): these fit between others.
+        if contains(text, b"_FMT") {
+            for conversion in FORMATS {
+                self.add_word(conversion);
+            }
+        }
         for word in text.split(|byte| !is_word(*byte)) {
             self.add_word(word);
         }
