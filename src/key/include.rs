@@ -17,6 +17,7 @@
 //!
 //! A header beside an including file is named from that file's place: `-I0/sub/../NAME`.
 
+mod base;
 mod computed;
 mod place;
 
@@ -39,6 +40,7 @@ use crate::fallible::{copy, push};
 use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
 use crate::filesystem::ChangeTime;
 use crate::outcome::Bypass;
+use base::{Base, SearchedBase};
 use computed::ComputedName;
 use place::{Directories, FileNumbers, PlaceContent, look};
 
@@ -77,8 +79,8 @@ pub struct Inputs<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Closure {
     places: Vec<Place>,
-    /// The directories in which headers were looked for. None of them is a file.
-    bases: Vec<PathBuf>,
+    /// The directories in which headers were looked for.
+    bases: Vec<SearchedBase>,
     /// The working directory at that time.
     working_directory: PathBuf,
 }
@@ -119,7 +121,7 @@ impl Closure {
 
     /// The ingredients of the key, in the order in which files were found: by content, not by path or time.
     pub fn ingredients(&self) -> impl Iterator<Item = Ingredient> {
-        self.places.iter().map(|place| {
+        let places = self.places.iter().map(|place| {
             let value = match &place.found {
                 PlaceContent::Nothing => Vec::new(),
                 PlaceContent::Directory => b"directory".to_vec(),
@@ -142,7 +144,16 @@ impl Closure {
                 }
             };
             Ingredient::new(Kind::Include, String::from_utf8_lossy(&place.name), value)
-        })
+        });
+        places.chain(base::ingredients(self.counted_bases()))
+    }
+
+    /// The directories of which it matters that one is another: where only one file was found, none comes before another.
+    fn counted_bases(&self) -> &[SearchedBase] {
+        match self.files().nth(1) {
+            Some(_) => &self.bases,
+            None => &[],
+        }
     }
 
     /// The working directory, if anything was looked for there.
@@ -232,13 +243,15 @@ impl Closure {
             let texts = place.name.len() + place.path.as_os_str().len();
             size_of::<Place>() + texts
         };
-        let bases = self.bases.iter().map(|base| base.as_os_str().len());
+        let base = |base: &SearchedBase| {
+            size_of::<SearchedBase>() + base.base.name.len() + base.base.path.as_os_str().len()
+        };
+        let bases = self.bases.iter().map(base);
         self.places.iter().map(place).chain(bases).sum()
     }
 
     /// Whether what a settled closure has is still there, by the states of its files. They are not read.
     pub fn has_same_states(&self) -> bool {
-        let is_file = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|base| !base.is_dir());
         let is_same = |place: &Place| match &place.found {
             PlaceContent::File { stamp, .. } => {
                 let directory = place.path.parent().unwrap_or(Path::new("/"));
@@ -251,7 +264,7 @@ impl Closure {
         };
         self.places.is_empty()
             || std::env::current_dir().is_ok_and(|now| now == self.working_directory)
-                && !self.bases.iter().any(is_file)
+                && self.bases.iter().all(SearchedBase::is_same)
                 && self.places.iter().all(is_same)
     }
 
@@ -264,6 +277,7 @@ impl Closure {
         };
         self.places.is_empty()
             || std::env::current_dir().is_ok_and(|now| now == self.working_directory)
+                && base::repeat_alike(self.counted_bases())
                 && self.places.iter().enumerate().all(&mut is_same)
     }
 }
@@ -324,34 +338,6 @@ pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> 
         closure: walk.closure,
         spells_random_name,
     })
-}
-
-/// A directory in which headers are looked for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Base {
-    name: Vec<u8>,
-    path: PathBuf,
-}
-
-impl Base {
-    fn join(&self, name: &[u8]) -> Base {
-        Base {
-            name: [self.name.as_slice(), b"/", name].concat(),
-            path: self.path.join(OsStr::from_bytes(name)),
-        }
-    }
-
-    fn parent(&self) -> Base {
-        let end = self
-            .name
-            .iter()
-            .rposition(|byte| *byte == b'/')
-            .unwrap_or(0);
-        Base {
-            name: self.name[..end].to_vec(),
-            path: self.path.parent().unwrap_or(Path::new("/")).to_owned(),
-        }
-    }
 }
 
 /// A file that was found.
@@ -509,8 +495,10 @@ impl<'a> Walk<'a> {
         spent.map_err(|_| Bypass::TooManyHeaders)?;
         for base in &self.bases {
             let path = self.closure.working_directory.join(&base.path);
-            self.directories.check(&path)?;
-            push(&mut self.closure.bases, path)?;
+            let id = self.directories.check(&path)?;
+            let name = copy(&base.name)?;
+            let base = Base { name, path };
+            push(&mut self.closure.bases, SearchedBase { base, id })?;
         }
         Ok(())
     }

@@ -33,6 +33,16 @@ impl PlaceContent<'_> {
 pub fn words(before: Option<&Ingredient>, after: Option<&Ingredient>, sides: [Side; 2]) -> String {
     let some = after.or(before).map(|place| place.name.as_str());
     let some = some.unwrap_or_default();
+    if !some.contains('/') {
+        let directory = text(some.as_bytes());
+        return match after {
+            Some(after) => format!(
+                "the include directory {directory} now {}",
+                text(&after.value)
+            ),
+            None => format!("the include directory {directory} is no longer another one"),
+        };
+    }
     let (header, place) = split(some, sides[usize::from(after.is_some())]);
     match (PlaceContent::of(before), PlaceContent::of(after)) {
         (PlaceContent::File(old, _), PlaceContent::File(new, same)) if old == new => {

@@ -49,13 +49,15 @@ impl PlaceContent {
 pub(super) struct Directories(HashMap<PathBuf, FileId>);
 
 impl Directories {
+    /// The directory at a path; None if nothing is there.
+    ///
     /// # Errors
-    /// There is something else at the path than a directory, or no memory.
-    pub(super) fn check(&mut self, path: &Path) -> Result<(), Bypass> {
+    /// There is something else than a directory, or no memory.
+    pub(super) fn check(&mut self, path: &Path) -> Result<Option<FileId>, Bypass> {
         match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => self.note(path, &metadata),
+            Ok(metadata) if metadata.is_dir() => self.note(path, &metadata).map(Some),
             Ok(_) => Err(Bypass::ReadsFile),
-            Err(_) => Ok(()),
+            Err(_) => Ok(None),
         }
     }
 
@@ -69,15 +71,15 @@ impl Directories {
             return Ok(*known);
         }
         let metadata = std::fs::metadata(path).map_err(|_| Bypass::ReadsFile)?;
-        self.note(path, &metadata)?;
-        Ok((metadata.dev(), metadata.ino()))
+        self.note(path, &metadata)
     }
 
-    fn note(&mut self, path: &Path, metadata: &Metadata) -> Result<(), Bypass> {
+    fn note(&mut self, path: &Path, metadata: &Metadata) -> Result<FileId, Bypass> {
         self.0.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
         let path = OsString::from_vec(copy(path.as_os_str().as_bytes())?);
-        self.0.insert(path.into(), (metadata.dev(), metadata.ino()));
-        Ok(())
+        let id = (metadata.dev(), metadata.ino());
+        self.0.insert(path.into(), id);
+        Ok(id)
     }
 }
 

@@ -324,3 +324,25 @@ fn the_states_of_files_tell_whether_a_closure_is_as_it_was() {
     tree.write("d1", "");
     assert!(!closure.has_same_states(), "a directory became a file");
 }
+
+/// Compilers skip a directory that they have searched under another name.
+#[test]
+fn that_one_directory_is_another_counts_where_several_files_are_found() {
+    use std::os::unix::fs::symlink;
+    let tree = Tree::new(&[("y/sub/h.h", "#include_next <sub/h.h>"), ("y/one.h", "")]);
+    let (source, options) = ("#include <sub/h.h>", "-I x -I y");
+    symlink("y", tree.path("x")).expect("linked");
+    let same = tree.closure(source, options).expect("a closure");
+    let only_one = tree.value("#include \"one.h\"", "-I y -I z");
+    std::fs::remove_file(tree.path("x")).expect("removed");
+    std::fs::create_dir(tree.path("x")).expect("made");
+    symlink("../y/sub", tree.path("x/sub")).expect("linked");
+    let other = tree.closure(source, options).expect("a closure");
+    assert!(
+        !same.is_like(&other),
+        "the files are the same, and the directories are not"
+    );
+    assert!(!base::repeat_alike(same.counted_bases()));
+    assert!(base::repeat_alike(other.counted_bases()));
+    assert_eq!(tree.value("#include \"one.h\"", "-I y -I a"), only_one);
+}
