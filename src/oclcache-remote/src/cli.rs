@@ -25,6 +25,8 @@ use crate::shared::now;
 /// Variables that batch systems set in the jobs that they start.
 const BATCH_VARIABLES: [&str; 3] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
+/// How long the threads of a verb that has ended may take to end.
+const SHUTDOWN: Duration = Duration::from_secs(1);
 /// How long no helper is started after one could not use the settings.
 const UNUSABLE: Duration = Duration::from_secs(60);
 
@@ -134,12 +136,10 @@ impl ServeArgs {
                 .iter()
                 .any(|name| std::env::var_os(name).is_some()),
         };
-        let runtime = runtime()?;
-        let served = runtime.block_on(async {
+        let served = run_to_end(async {
             let acceptor = crate::server::Acceptor::new(listener)?;
             Server::new(shared, local).serve(acceptor, options).await
-        });
-        runtime.shutdown_timeout(Duration::from_secs(1));
+        })?;
         served.map_err(|error| format!("the helper ends: {error}"))?;
         Ok(ExitCode::SUCCESS)
     }
@@ -168,12 +168,16 @@ fn limit_memory() {
     let _ = setrlimit(Resource::Data, new);
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, String> {
+/// Runs a future to its end. Threads that still wait then, such as for a file system that does not answer, are left behind.
+fn run_to_end<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
-    runtime.map_err(|error| format!("no threads can be made: {error}"))
+    let runtime = runtime.map_err(|error| format!("no threads can be made: {error}"))?;
+    let done = runtime.block_on(future);
+    runtime.shutdown_timeout(SHUTDOWN);
+    Ok(done)
 }
 
 /// Writes a line to standard output. A reader that has gone is no error.
@@ -220,5 +224,21 @@ fn stop_helper(settings: &RemoteSettings) {
     if let Ok(local) = Local::open(settings) {
         let stop = oclcache::remote::protocol::Request::Stop;
         let _ = local.store().ask(&stop, Duration::from_secs(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_does_not_keep_the_command() {
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let done = run_to_end(async {
+            drop(tokio::task::spawn_blocking(move || wait.recv()));
+        });
+        assert_eq!(done, Ok(()));
+        // It has waited until now.
+        assert_eq!(release.send(()), Ok(()));
     }
 }

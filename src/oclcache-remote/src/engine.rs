@@ -1,6 +1,7 @@
 //! The engines: stores of named objects that already exist. We write no server.
 
 mod address;
+mod directory;
 mod operator;
 mod redis;
 
@@ -13,6 +14,11 @@ pub use address::{Address, Scheme};
 
 use crate::credentials::Credential;
 
+/// What a store without a limit of its own says about it.
+const EVICTS_NOTHING: &str =
+    "this kind of store evicts nothing: run `oclcache remote gc` from time to time";
+/// Reads of one question that run at once.
+const CONCURRENT: usize = 16;
 /// How long a connection may take to be made.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an operation may take.
@@ -146,8 +152,9 @@ pub fn open(settings: &EngineSettings) -> Result<Box<dyn Engine>, String> {
     crate::choose_cryptography();
     match settings.address.scheme {
         Scheme::Redis { .. } => Ok(Box::new(redis::Redis::new(settings)?)),
-        Scheme::S3 | Scheme::WebDav { .. } | Scheme::Directory => {
-            Ok(Box::new(operator::Files::new(settings)?))
-        }
+        Scheme::S3 | Scheme::WebDav { .. } => Ok(Box::new(operator::Files::new(settings)?)),
+        Scheme::Directory => Ok(Box::new(directory::SharedDirectory::new(
+            &settings.address,
+        )?)),
     }
 }

@@ -67,7 +67,8 @@ impl Kind {
         }
     }
 
-    fn from_byte(byte: u8) -> Option<Kind> {
+    /// The kind of this letter.
+    pub fn from_byte(byte: u8) -> Option<Kind> {
         match byte {
             b'e' => Some(Kind::Entry),
             b'r' => Some(Kind::Recipe),
@@ -143,6 +144,11 @@ pub struct Header {
     pub sha256: [u8; 32],
     /// Who signed it.
     pub signer: SignerId,
+}
+
+/// Whether these are the first bytes of an object, of whatever version.
+pub fn is_object(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
 }
 
 /// What was asked for.

@@ -107,6 +107,13 @@ pub fn hex(key: &KeyBytes) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The key of these digits.
+fn parse_hex(digits: &str) -> Option<KeyBytes> {
+    let byte = |index: usize| u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();
+    bytes?.try_into().ok()
+}
+
 impl SharedStore {
     /// A store. `prefix` has no slash at either end.
     pub fn new(
@@ -150,6 +157,32 @@ impl SharedStore {
     /// What the names of all objects begin with.
     pub fn root(&self) -> String {
         format!("{}/", self.prefix)
+    }
+
+    /// The kind and key in the name of an object. None: no object of ours has this name.
+    pub fn parse_name(&self, name: &str) -> Option<(Kind, KeyBytes)> {
+        let rest = name.strip_prefix(&self.prefix)?.strip_prefix('/')?;
+        let mut parts = rest.split('/');
+        let kind = Kind::from_byte(*parts.next()?.as_bytes().first()?)?;
+        let key = parse_hex(parts.next_back()?)?;
+        (self.name(kind, &key) == name).then_some((kind, key))
+    }
+
+    /// Which of the objects of these names begin as objects do. Only headers are read.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn are_objects(&self, names: &[String]) -> Outcome<Vec<bool>> {
+        let mut all = Vec::with_capacity(names.len());
+        for batch in names.chunks(MAX_BATCH) {
+            let found = self.guarded.read(batch, HEADER as u64).await?;
+            all.extend(
+                found
+                    .iter()
+                    .map(|bytes| bytes.as_deref().is_some_and(object::is_object)),
+            );
+        }
+        Ok(all)
     }
 
     /// The last refusal, for people.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use oclcache::remote::settings::RemoteSettings;
 
-use super::{Done, print, runtime};
+use super::{Done, print, run_to_end};
 use crate::session;
 use crate::shared::now;
 
@@ -32,23 +32,29 @@ impl GcArgs {
             .ok_or("nothing is deleted: `remote_ttl` is 0, so objects are kept for ever")?;
         let oldest = now().saturating_sub(lifetime.as_secs());
         let (mut count, mut bytes, mut unknown) = (0_u64, 0_u64, 0_u64);
-        let done = runtime()?.block_on(async {
+        let done = run_to_end(async {
+            let mut old = Vec::new();
             for object in shared.guarded.list(&shared.root()).await? {
                 match object.modified {
+                    // Others may keep files there.
+                    _ if shared.parse_name(&object.name).is_none() => {}
                     None => unknown += 1,
-                    Some(modified) if modified < oldest => {
-                        count += 1;
-                        bytes += object.size;
-                        if !self.dry_run {
-                            let engine = shared.guarded.engine();
-                            shared.guarded.run(engine.delete(&object.name)).await?;
-                        }
-                    }
+                    Some(modified) if modified < oldest => old.push(object),
                     Some(_) => {}
                 }
             }
+            let names: Vec<String> = old.iter().map(|object| object.name.clone()).collect();
+            let are_ours = shared.are_objects(&names).await?;
+            for (object, _) in old.iter().zip(are_ours).filter(|(_, is_ours)| *is_ours) {
+                count += 1;
+                bytes += object.size;
+                if !self.dry_run {
+                    let engine = shared.guarded.engine();
+                    shared.guarded.run(engine.delete(&object.name)).await?;
+                }
+            }
             Ok::<(), crate::engine::EngineError>(())
-        });
+        })?;
         done.map_err(|error| error.to_string())?;
         let days = Duration::as_secs(&lifetime) / 86400;
         let verb = if self.dry_run {

@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use clap::Args;
 use oclcache::remote::settings::RemoteSettings;
 
-use super::{Done, print, runtime};
+use super::{Done, print, run_to_end};
+use crate::engine::ListedObject;
 use crate::local::{Local, Received};
 use crate::object::Kind;
 use crate::server::Server;
 use crate::session;
-use crate::shared::{Fetched, KeyBytes};
+use crate::shared::Fetched;
 
 /// Objects that are asked for at once.
 const BATCH: usize = 64;
@@ -44,19 +45,18 @@ impl PushArgs {
             local.send_all_again()?;
         }
         let server = Server::new(shared, local);
-        runtime()?
-            .block_on(async {
-                server.shared.guarded.check().await?;
-                if self.all {
-                    // Objects are verified whole, so that damaged ones are replaced: an upload looks at heads only.
-                    let keys = server.local.pending();
-                    let objects = keys.into_iter().map(|key| (server.kind_of(&key), key));
-                    server.shared.fetch(&objects.collect::<Vec<_>>()).await?;
-                }
-                server.send_all().await;
-                Ok::<(), crate::engine::EngineError>(())
-            })
-            .map_err(|error| error.to_string())?;
+        run_to_end(async {
+            server.shared.guarded.check().await?;
+            if self.all {
+                // Objects are verified whole, so that damaged ones are replaced: an upload looks at heads only.
+                let keys = server.local.pending();
+                let objects = keys.into_iter().map(|key| (server.kind_of(&key), key));
+                server.shared.fetch(&objects.collect::<Vec<_>>()).await?;
+            }
+            server.send_all().await;
+            Ok::<(), crate::engine::EngineError>(())
+        })?
+        .map_err(|error| error.to_string())?;
         let sent = server.shared.counters.uploads.load(Ordering::Relaxed);
         let left = server.local.pending_count();
         let entries = |count: u64| {
@@ -84,13 +84,14 @@ impl PullArgs {
         let local = Local::open(&settings)?;
         let shared = session::open(&settings)?;
         let (mut stored, mut refused) = (0_u64, 0_u64);
-        let pulled = runtime()?.block_on(async {
+        let pulled = run_to_end(async {
             let mut wanted = Vec::new();
             let kinds = [Kind::Entry, Kind::Recipe];
             for kind in &kinds[..if local.takes_recipes() { 2 } else { 1 }] {
                 let prefix = format!("{}{}/", shared.root(), kind.letter());
                 let objects = shared.guarded.list(&prefix).await?;
-                let keys = objects.iter().filter_map(|object| key_of(&object.name));
+                let named = |object: &ListedObject| shared.parse_name(&object.name);
+                let keys = objects.iter().filter_map(named).map(|(_, key)| key);
                 let lacking = keys.filter(|key| !local.has(key));
                 wanted.extend(lacking.map(|key| (*kind, key)));
             }
@@ -112,18 +113,9 @@ impl PullArgs {
                 }
             }
             Ok::<_, crate::engine::EngineError>(Ok(()))
-        });
+        })?;
         pulled.map_err(|error| error.to_string())??;
         print(&format!("stored {stored}, refused {refused}"));
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// The key in the name of an object.
-fn key_of(name: &str) -> Option<KeyBytes> {
-    let digits = name.rsplit('/').next()?;
-    let is_hex = digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let byte = |index: usize| u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = is_hex.then(|| (0..32).map(byte).collect())?;
-    bytes?.try_into().ok()
 }

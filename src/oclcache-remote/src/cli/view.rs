@@ -8,7 +8,7 @@ use oclcache::remote::protocol::{Answer, Request, VERSION};
 use oclcache::remote::settings::RemoteSettings;
 use oclcache::remote::state::OtherVersion;
 
-use super::{Done, print, runtime};
+use super::{Done, print, run_to_end};
 use crate::local::Local;
 use crate::object::{self, Asked, Kind};
 use crate::session;
@@ -189,7 +189,7 @@ impl DoctorArgs {
                 "none; use `rediss://` or `https://` outside of networks that you trust",
             );
         }
-        runtime()?.block_on(check(&shared, &mut steps));
+        run_to_end(check(&shared, &mut steps))?;
         Ok(steps.finish())
     }
 }

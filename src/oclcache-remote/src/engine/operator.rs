@@ -1,4 +1,4 @@
-//! S3, WebDAV and directories, through OpenDAL.
+//! S3 and WebDAV, through OpenDAL.
 
 use std::time::UNIX_EPOCH;
 
@@ -8,12 +8,9 @@ use opendal::{ErrorKind, HttpTransporter, OperationContext, Operator, services};
 use opendal_http_transport_reqwest::ReqwestTransport;
 
 use super::{
-    CONNECT_TIMEOUT, Engine, EngineError, EngineSettings, ListedObject, OPERATION_TIMEOUT, Outcome,
-    Scheme,
+    CONCURRENT, CONNECT_TIMEOUT, EVICTS_NOTHING, Engine, EngineError, EngineSettings, ListedObject,
+    OPERATION_TIMEOUT, Outcome, Scheme,
 };
-
-/// Reads of one question that run at once.
-const CONCURRENT: usize = 16;
 
 pub struct Files {
     operator: Operator,
@@ -26,18 +23,6 @@ impl Files {
         let address = &settings.address;
         let cannot = |error: opendal::Error| format!("`{}` cannot be used: {error}", address.url);
         let operator = match address.scheme {
-            Scheme::Directory => {
-                let path = address
-                    .directory()
-                    .ok_or_else(|| format!("`{}` is not a path", address.url))?;
-                let root = path.to_string_lossy().into_owned();
-                // A reader never sees a half written object.
-                let temporary = path.join(".tmp").to_string_lossy().into_owned();
-                let service = services::Fs::default()
-                    .root(&root)
-                    .atomic_write_dir(&temporary);
-                Operator::new(service).map_err(cannot)?
-            }
             Scheme::WebDav { .. } => {
                 let mut url = address.url.clone();
                 let path = url.path().to_owned();
@@ -54,17 +39,14 @@ impl Files {
                 Operator::new(service).map_err(cannot)?
             }
             Scheme::S3 => s3(settings).map_err(cannot)?,
-            Scheme::Redis { .. } => return Err("Redis is another engine".to_owned()),
-        };
-        let operator = match address.scheme {
-            Scheme::Directory => operator,
-            _ => {
-                let transport = HttpTransporter::new(ReqwestTransport::new(client(settings)?));
-                operator.with_context(OperationContext::default().with_http_transport(transport))
+            Scheme::Redis { .. } | Scheme::Directory => {
+                return Err(format!("`{}` has another engine", address.url));
             }
         };
+        let transport = HttpTransporter::new(ReqwestTransport::new(client(settings)?));
+        let context = OperationContext::default().with_http_transport(transport);
         Ok(Files {
-            operator,
+            operator: operator.with_context(context),
             scheme: address.scheme,
         })
     }
@@ -165,9 +147,7 @@ fn judge(error: opendal::Error) -> EngineError {
         ErrorKind::PermissionDenied => EngineError::Denied(first_line),
         ErrorKind::RateLimited => EngineError::Full(first_line),
         // Not the digits alone: a name or a port may have them.
-        _ if why.contains("status: 507") || why.contains("No space left") => {
-            EngineError::Full(first_line)
-        }
+        _ if why.contains("status: 507") => EngineError::Full(first_line),
         // No answer came: reqwest says so whatever the reason is, and OpenDAL keeps its text only.
         _ if why.contains("error sending request") => EngineError::Unreachable(first_line),
         _ => EngineError::Failed(first_line),
@@ -222,10 +202,7 @@ impl Engine for Files {
     async fn eviction(&self) -> Option<Result<String, String>> {
         match self.scheme {
             Scheme::S3 => None,
-            _ => Some(Err(
-                "this kind of store evicts nothing: run `oclcache remote gc` from time to time"
-                    .to_owned(),
-            )),
+            _ => Some(Err(EVICTS_NOTHING.to_owned())),
         }
     }
 }

@@ -1,0 +1,244 @@
+//! A directory that machines or users share.
+//!
+//! Whoever may write there can put anything in it. So no link in it is followed, only a regular file is an object, and no open waits
+//! for the other end of a FIFO. The directory itself may be reached by links: the settings name it.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Address, CONCURRENT, EVICTS_NOTHING, Engine, EngineError, ListedObject, Outcome};
+
+/// Unfinished objects are in this directory, so that a reader never sees one.
+const UNFINISHED: &str = ".tmp";
+/// The names of objects have at most so many parts.
+const MAX_PARTS: usize = 4;
+/// A step on the way to an object. It is not opened, which would cost a round trip on a network file system.
+const STEP: OFlags = OFlags::PATH
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+const FILE: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+
+/// The directory. The umask says who may read and write what is made in it.
+pub struct SharedDirectory(Arc<Path>);
+
+impl SharedDirectory {
+    /// Nothing is opened yet.
+    pub fn new(address: &Address) -> Result<SharedDirectory, String> {
+        let path = address.directory();
+        let path = path.ok_or_else(|| format!("`{}` is not a path", address.url))?;
+        Ok(SharedDirectory(path.into()))
+    }
+
+    /// Runs system calls on a thread that may wait for them.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        name: &str,
+        calls: impl FnOnce(&Path, &str) -> io::Result<T> + Send + 'static,
+    ) -> Outcome<T> {
+        let (root, name) = (self.0.clone(), name.to_owned());
+        let done = tokio::task::spawn_blocking(move || {
+            calls(&root, &name).map_err(|error| judge(&root.join(&name), &error))
+        });
+        let failed = |error: tokio::task::JoinError| Err(EngineError::Failed(error.to_string()));
+        done.await.unwrap_or_else(failed)
+    }
+
+    async fn read_one(&self, name: &str, limit: u64) -> Outcome<Option<Vec<u8>>> {
+        let read = move |root: &Path, name: &str| none_if_absent(read(root, name, limit));
+        self.blocking(name, read).await
+    }
+}
+
+/// What an error means.
+fn judge(path: &Path, error: &io::Error) -> EngineError {
+    let why = format!("`{}`: {error}", path.display());
+    match Errno::from_io_error(error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => EngineError::Full(why),
+        Some(Errno::ACCESS | Errno::PERM) => EngineError::Denied(why),
+        _ => EngineError::Failed(why),
+    }
+}
+
+/// None if there is nothing of this name, or a link, a socket or a device on the way or at its end.
+fn none_if_absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(
+                Errno::NOENT
+                | Errno::NOTDIR
+                | Errno::LOOP
+                | Errno::NXIO
+                | Errno::NODEV
+                | Errno::STALE,
+            ) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The directories of a name, and its last part.
+fn split(name: &str) -> (&str, &str) {
+    name.rsplit_once('/').unwrap_or(("", name))
+}
+
+fn parts(directories: &str) -> impl Iterator<Item = &str> {
+    directories.split('/').filter(|part| !part.is_empty())
+}
+
+/// Goes to a directory in the root.
+fn go_to(root: &Path, directories: &str) -> Result<OwnedFd, Errno> {
+    let root = rustix::fs::openat(CWD, root, STEP - OFlags::NOFOLLOW, Mode::empty())?;
+    parts(directories).try_fold(root, |at, part| {
+        rustix::fs::openat(&at, part, STEP, Mode::empty())
+    })
+}
+
+/// The same. What is missing on the way is made.
+fn make(root: &Path, directories: &str) -> io::Result<OwnedFd> {
+    std::fs::create_dir_all(root)?;
+    let mut at = go_to(root, "")?;
+    for part in parts(directories) {
+        let step = || rustix::fs::openat(&at, part, STEP, Mode::empty());
+        let next = match step() {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o777)) {
+                    // Somebody else has made it meanwhile.
+                    Ok(()) | Err(Errno::EXIST) => step(),
+                    Err(error) => Err(error),
+                }
+            }
+            next => next,
+        };
+        at = next?;
+    }
+    Ok(at)
+}
+
+/// Reads an object up to a size, and one byte more.
+fn read(root: &Path, name: &str, limit: u64) -> io::Result<Vec<u8>> {
+    let (directories, file) = split(name);
+    let directory = go_to(root, directories)?;
+    let file = rustix::fs::openat(&directory, file, FILE | OFlags::RDONLY, Mode::empty())?;
+    let file = File::from(file);
+    if !file.metadata()?.is_file() {
+        return Err(Errno::NOENT.into());
+    }
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn write(root: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let (directories, file) = split(name);
+    let directory = make(root, directories)?;
+    let unfinished = make(root, UNFINISHED)?;
+    let mut random = [0; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let temporary = format!("{:032x}", u128::from_le_bytes(random));
+    let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let mode = Mode::from_raw_mode(0o666);
+    let mut opened = File::from(rustix::fs::openat(&unfinished, &temporary, flags, mode)?);
+    let written = opened.write_all(bytes).and_then(|()| opened.sync_all());
+    let moved = written.and_then(|()| {
+        rustix::fs::renameat(&unfinished, &temporary, &directory, file).map_err(io::Error::from)
+    });
+    if moved.is_err() {
+        let _ = rustix::fs::unlinkat(&unfinished, &temporary, AtFlags::empty());
+    }
+    moved
+}
+
+fn delete(root: &Path, name: &str) -> io::Result<()> {
+    let (directories, file) = split(name);
+    let directory = go_to(root, directories)?;
+    Ok(rustix::fs::unlinkat(&directory, file, AtFlags::empty())?)
+}
+
+/// The regular files below a directory of this name, with their names.
+fn list(root: &Path, name: &str) -> io::Result<Vec<ListedObject>> {
+    let mut objects = Vec::new();
+    let mut left = vec![parts(name).collect::<Vec<_>>().join("/")];
+    while let Some(directories) = left.pop() {
+        let Some(directory) = none_if_absent(go_to(root, &directories).map_err(io::Error::from))?
+        else {
+            continue;
+        };
+        let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(&directory, ".", listed, Mode::empty())?;
+        for entry in Dir::new(listed)? {
+            let entry = entry?;
+            // The names of objects are ASCII.
+            let Some(file) = entry
+                .file_name()
+                .to_str()
+                .ok()
+                .filter(|name| !is_dots(name))
+            else {
+                continue;
+            };
+            let stat = rustix::fs::statat(&directory, file, AtFlags::SYMLINK_NOFOLLOW);
+            let Some(stat) = none_if_absent(stat.map_err(io::Error::from))? else {
+                continue;
+            };
+            let name = format!("{directories}/{file}");
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory if parts(&name).count() < MAX_PARTS => left.push(name),
+                FileType::RegularFile => objects.push(ListedObject {
+                    name,
+                    size: u64::try_from(stat.st_size).unwrap_or(0),
+                    modified: Some(u64::try_from(stat.st_mtime).unwrap_or(0)),
+                }),
+                _ => {}
+            }
+        }
+    }
+    Ok(objects)
+}
+
+fn is_dots(name: &str) -> bool {
+    matches!(name, "." | "..")
+}
+
+#[async_trait]
+impl Engine for SharedDirectory {
+    async fn check(&self) -> Outcome<()> {
+        self.read_one("o1-check", 1).await.map(drop)
+    }
+
+    async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>> {
+        let reads = names.iter().map(|name| self.read_one(name, limit));
+        let reads: Vec<_> = reads.collect();
+        stream::iter(reads).buffered(CONCURRENT).try_collect().await
+    }
+
+    async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()> {
+        let write = move |root: &Path, name: &str| write(root, name, &bytes);
+        self.blocking(name, write).await
+    }
+
+    async fn delete(&self, name: &str) -> Outcome<()> {
+        let delete = |root: &Path, name: &str| none_if_absent(delete(root, name)).map(drop);
+        self.blocking(name, delete).await
+    }
+
+    async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>> {
+        self.blocking(prefix, list).await
+    }
+
+    async fn eviction(&self) -> Option<Result<String, String>> {
+        Some(Err(EVICTS_NOTHING.to_owned()))
+    }
+}

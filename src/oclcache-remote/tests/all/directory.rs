@@ -1,0 +1,199 @@
+//! A directory as the store, in which others put what is not an object.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use oclcache_remote::keys::SecretKey;
+use oclcache_remote::object::Kind;
+use oclcache_remote::shared::{Fetched, SharedStore};
+
+use crate::support::host::Host;
+use crate::support::run;
+use crate::support::stores::store;
+
+const KEY: [u8; 32] = [0xab; 32];
+
+/// A private document at the place of an object, in a directory that a link leads to. Returns both.
+fn documents(folder: &Path, name: &str, linked: &str) -> (PathBuf, PathBuf) {
+    let private = folder.join("private");
+    let rest = name.strip_prefix(linked).expect("a parent");
+    let document = private.join(rest.trim_start_matches('/'));
+    fs::create_dir_all(document.parent().expect("a parent")).expect("made");
+    fs::write(&document, "private").expect("written");
+    (private, document)
+}
+
+fn fetched(store: &SharedStore) -> Fetched {
+    let found = run(async { store.fetch(&[(Kind::Entry, KEY)]).await });
+    found.expect("read").remove(0)
+}
+
+#[test]
+fn a_link_in_the_store_is_not_followed() {
+    let key = SecretKey::generate().expect("a key");
+    for depth in 1..=3 {
+        let folder = tempfile::tempdir().expect("a directory");
+        let shared = folder.path().join("shared");
+        let mine = store(&format!("file://{}", shared.display()), Some(&key), &[&key]);
+        let name = mine.name(Kind::Entry, &KEY);
+        let linked: Vec<&str> = name.split('/').take(depth).collect();
+        let linked = linked.join("/");
+        let (private, document) = documents(folder.path(), &name, &linked);
+        let link = shared.join(&linked);
+        fs::create_dir_all(link.parent().expect("a parent")).expect("made");
+        symlink(private, link).expect("linked");
+        run(async {
+            let listed = mine.guarded.list(&mine.root()).await.expect("listed");
+            assert!(listed.is_empty(), "{listed:?}");
+            let sent = mine.upload(Kind::Entry, &KEY, b"x", 1, 2).await;
+            assert!(sent.is_err(), "{linked}");
+            let _ = mine.guarded.engine().delete(&name).await;
+        });
+        assert!(matches!(fetched(&mine), Fetched::Missing), "{linked}");
+        let content = fs::read(document).expect("it is still there");
+        assert_eq!(content, b"private", "{linked}");
+    }
+}
+
+#[test]
+fn what_is_no_file_at_the_name_of_an_object_is_replaced() {
+    let key = SecretKey::generate().expect("a key");
+    let folder = tempfile::tempdir().expect("a directory");
+    let mine = store(
+        &format!("file://{}", folder.path().display()),
+        Some(&key),
+        &[&key],
+    );
+    let place = folder.path().join(mine.name(Kind::Entry, &KEY));
+    fs::create_dir_all(place.parent().expect("a parent")).expect("made");
+    let document = folder.path().join("document");
+    fs::write(&document, "private").expect("written");
+    let fifo = || {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &place, fifo, mode, 0).expect("made");
+    };
+    let link = || symlink(&document, &place).expect("linked");
+    let makes: [&dyn Fn(); 2] = [&link, &fifo];
+    for make in makes {
+        make();
+        assert!(matches!(fetched(&mine), Fetched::Missing));
+        let sent = run(async { mine.upload(Kind::Entry, &KEY, b"x", 1, 2).await });
+        sent.expect("written");
+        assert!(matches!(fetched(&mine), Fetched::Found(object) if object.payload == b"x"));
+        fs::remove_file(&place).expect("removed");
+    }
+    assert_eq!(fs::read(document).expect("read"), b"private");
+}
+
+/// Makes a file old.
+fn age(file: &Path) {
+    let long_ago = SystemTime::now() - Duration::from_secs(2 * 365 * 86400);
+    let file = fs::File::options().write(true).open(file).expect("opened");
+    file.set_modified(long_ago).expect("set");
+}
+
+/// The files below a directory; a link is one.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("listed").flatten();
+    let below = |entry: fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => files(&entry.path()),
+        _ => vec![entry.path()],
+    };
+    entries.flat_map(below).collect()
+}
+
+#[test]
+fn gc_deletes_old_objects_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let (shared, private) = (folder.path().join("shared"), folder.path().join("private"));
+    fs::create_dir_all(private.join("letters")).expect("made");
+    let host = Host::new();
+    let url = format!("file://{}", shared.display());
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    host.build(2).ok();
+    host.remote(&["push"]).ok();
+    let objects: Vec<PathBuf> = files(&shared)
+        .into_iter()
+        .filter(|file| file.file_name().is_some_and(|name| name.len() == 64))
+        .collect();
+    assert!(objects.len() >= 2, "{objects:?}");
+    objects[1..].iter().for_each(|object| age(object));
+    let fresh = objects[0].clone();
+    let version = shared.join(
+        fresh
+            .strip_prefix(&shared)
+            .expect("below")
+            .iter()
+            .next()
+            .expect("a name"),
+    );
+    // What others have put there, or what was there before.
+    let zeros = "0".repeat(64);
+    let place = version.join("e/00");
+    fs::create_dir_all(&place).expect("made");
+    fs::create_dir_all(version.join("e/11/deep")).expect("made");
+    let object = fs::read(&fresh).expect("read");
+    let kept = [
+        (private.join("thesis"), b"private".to_vec()),
+        (private.join("letters/one"), b"private".to_vec()),
+        (private.join(&zeros), object.clone()),
+        (version.join("e/thesis"), b"a document".to_vec()),
+        (place.join("thesis"), object.clone()),
+        (
+            place.join(&zeros),
+            b"a document of another program".to_vec(),
+        ),
+        // In the directory of other keys.
+        (version.join("e/11").join(&zeros), object.clone()),
+        (
+            version.join("e/11/deep").join("1".repeat(64)),
+            object.clone(),
+        ),
+        (version.join("x"), object),
+    ];
+    for (file, content) in &kept {
+        fs::write(file, content).expect("written");
+        age(file);
+    }
+    symlink(&private, shared.join("o1-k9-e9")).expect("linked");
+    symlink(&private, version.join("l")).expect("linked");
+    symlink(&private, version.join("e/22")).expect("linked");
+    let would = host.remote(&["gc", "--dry-run"]).ok().stdout;
+    let did = host.remote(&["gc"]).ok().stdout;
+    let deleted = objects.len() - 1;
+    assert!(
+        would.starts_with(&format!("would delete {deleted} objects")),
+        "{would}"
+    );
+    assert!(
+        did.starts_with(&format!("deleted {deleted} objects")),
+        "{did}"
+    );
+    for (file, content) in &kept {
+        let found = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert_eq!(&found, content, "{}", file.display());
+    }
+    assert!(fresh.exists());
+    assert!(objects[1..].iter().all(|object| !object.exists()));
+}
+
+#[test]
+fn a_fifo_in_the_store_does_not_stop_the_command() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let fifo = folder.path().join("o1-check");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+    let host = Host::new();
+    let url = format!("file://{}", folder.path().display());
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    host.build(1).ok();
+    // It would wait for ever.
+    let pushed = host.shell("timeout 120 oclcache remote push").ok().stdout;
+    assert!(pushed.starts_with("sent "), "{pushed}");
+    assert_eq!(host.outbox(), 0);
+}
