@@ -395,4 +395,4 @@ impl Cursor<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub mod tests;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::collect::BakeItem;
 use super::replayer::{BakeTask, ReplayResult};
 use crate::config::Config;
-use crate::key::ingredients::Key;
 use crate::remote::client::{Lease, Question, RemoteClient};
 use crate::store::Store;
 use crate::store::tier::Tier;
@@ -74,9 +73,11 @@ impl<'a> BakeSharing<'a> {
     }
 
     /// Notes how the baking of a recipe ended.
-    pub fn ended(&self, key: &Key, verdict: &ReplayResult, lease: Option<Lease>) {
-        let is_baked = *verdict == ReplayResult::Baked;
+    pub fn ended(&self, item: &BakeItem, verdict: &ReplayResult, lease: Option<Lease>) {
+        let (key, is_baked) = (&item.key, *verdict == ReplayResult::Baked);
+        // A worker that a hostile recipe has taken over writes any entry: what that says of itself shows nothing.
         if is_baked
+            && !item.is_imported
             && let Some(client) = &self.client
             && let Ok(Some((entry, _))) = self.store.read(key)
             && let Some(marker) = client.built(self.config, key, &entry.meta, entry.bytes())
@@ -85,6 +86,52 @@ impl<'a> BakeSharing<'a> {
         }
         if let Some(lease) = lease {
             lease.done(is_baked);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::ingredients::Key;
+    use crate::store::Limits;
+    use crate::store::entry::tests::{content, facts};
+
+    #[test]
+    fn what_was_made_of_anothers_recipe_is_not_sent_whatever_its_entry_says() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let variable = |name: &str| match name {
+            "OCLCACHE_REMOTE" => Some("redis://nowhere".into()),
+            "OCLCACHE_DIR" | "HOME" | "XDG_STATE_HOME" => Some(directory.path().into()),
+            _ => None,
+        };
+        let config = Config::read_from(&variable, None);
+        let cache = config.directory().expect("a directory");
+        let store = Store::open(&cache, Limits::default()).expect("a store");
+        let sharing = BakeSharing::new(&store, &config);
+        for is_imported in [true, false] {
+            let item = BakeItem {
+                key: Key([is_imported.into(); 32]),
+                program: String::new(),
+                kernels: Vec::new(),
+                compile_ns: 0,
+                driver: String::new(),
+                device: Vec::new(),
+                is_imported,
+                task: BakeTask::Bake,
+                rank: 0,
+            };
+            let mut meta = facts();
+            meta.imported = false;
+            let entry = content(&meta, &[b"binary"]);
+            store.publish(&item.key, &entry).expect("stored");
+            sharing.ended(&item, &ReplayResult::Baked, None);
+            let Ok(Some((entry, _))) = store.read(&item.key) else {
+                panic!("no entry");
+            };
+            let client = sharing.client.as_ref().expect("a client");
+            let is_sent = client.is_built_here(&config, &item.key, entry.bytes());
+            assert_eq!(is_sent, !is_imported);
         }
     }
 }

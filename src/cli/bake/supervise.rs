@@ -229,7 +229,7 @@ impl Supervisor<'_> {
             let verdict = self.leave_unused(item, &before.reason, tell);
             return (Some(verdict), worker);
         }
-        self.sharing.ended(&item.key, &verdict, lease);
+        self.sharing.ended(item, &verdict, lease);
         let written = match &verdict {
             ReplayResult::Failed(why) => self.store.attempt_failed(&item.key, why),
             ReplayResult::PutOff => self.store.take_back_attempt(&item.key, before.as_ref()),
