@@ -87,6 +87,7 @@
 //! - `guarded_file`: files that we keep open, and that an application may close by number.
 //! - `descriptors`: whether the process has enough file descriptors left.
 //! - `companion`: finds the programs that belong to this library.
+//! - `peer_credentials`: who is at the other end of a Unix socket.
 //! - `spawn_detached`: starts a process that is not a child of the application.
 //! - `first_process`: the process with which a system or container ends.
 //! - `fork_generation`: tells a forked child from its parent.
@@ -122,6 +123,7 @@ mod one_call;
 mod outcome;
 mod own_threads;
 mod parallel_files;
+mod peer_credentials;
 mod priority;
 mod proc_file;
 mod quantity;

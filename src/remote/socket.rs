@@ -21,9 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FlockOperation, Mode, flock};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
 use super::protocol::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, VERSION};
@@ -31,6 +29,7 @@ use crate::config::{Config, Name};
 use crate::guarded_file::beyond_streams;
 use crate::host;
 use crate::key::ingredients::{hex, sha256};
+use crate::peer_credentials;
 use crate::proc_file;
 use crate::store::directory::Directory;
 
@@ -134,9 +133,13 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// Whether the process at the other end of a socket is of this user.
 pub fn is_own_peer(socket: BorrowedFd<'_>) -> bool {
-    let own = geteuid();
-    own.as_raw() != OVERFLOW_USER
-        && sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own)
+    let own = geteuid().as_raw();
+    own != OVERFLOW_USER && peer_credentials::of(socket).is_ok_and(|peer| peer.user == own)
+}
+
+/// The number of the process at the other end of a socket; None: it has none in this process's namespace.
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
+    Some(peer_credentials::of(socket).ok()?.process?.get())
 }
 
 /// A connection to the helper.

@@ -81,7 +81,12 @@ impl BakeAttempts {
     /// Why the recipe is not tried again; None if it is.
     pub fn given_up(&self) -> Option<NotBakeable> {
         let is_over = self.count >= MAX_ATTEMPTS && !self.is_unused();
-        (is_over || self.reason == FETCHING).then(|| self.verdict())
+        (is_over || self.is_fetching()).then(|| self.verdict())
+    }
+
+    /// Whether an application asks its driver for the binary, or died while it did.
+    fn is_fetching(&self) -> bool {
+        self.reason == FETCHING
     }
 
     /// Whether the baker stopped it, since its kernels never ran. It is tried again once they have.
@@ -91,7 +96,7 @@ impl BakeAttempts {
 
     /// What the last attempt shows about the recipe.
     pub fn verdict(&self) -> NotBakeable {
-        match self.reason.starts_with(CRASHED) || self.reason == FETCHING {
+        match self.reason.starts_with(CRASHED) || self.is_fetching() {
             true => NotBakeable::DriverDied,
             false => NotBakeable::BakingFailed,
         }
@@ -165,8 +170,8 @@ impl Store {
         }
     }
 
-    /// Called before an application asks its driver for the binary of this key. Without locks, a process that asks now looks like
-    /// one that died.
+    /// Called before an application asks its driver for the binary of this key. Without locks, a process that died while it asked
+    /// looks like one that asks now.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -176,7 +181,11 @@ impl Store {
             LockAttempt::Taken => return Ok(FetchAdmission::Taken),
             LockAttempt::Unavailable => None,
         };
-        if let Some(attempts) = self.attempts(key)
+        let attempts = self.attempts(key);
+        if lock.is_none() && attempts.as_ref().is_some_and(BakeAttempts::is_fetching) {
+            return Ok(FetchAdmission::Taken);
+        }
+        if let Some(attempts) = attempts
             && let reason = attempts.verdict()
             && (reason == NotBakeable::DriverDied || attempts.given_up().is_some())
         {
@@ -214,7 +223,8 @@ pub(super) fn files(root: &Directory) -> Result<Option<(Directory, Vec<String>)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Limits;
+    use crate::store::lock::tests::occupied;
+    use crate::store::{LOCKS, Limits};
 
     #[test]
     fn an_attempt_without_an_end_is_known_to_the_next_one() {
@@ -290,6 +300,27 @@ mod tests {
         // A baker that was killed says nothing of the driver, unless that happens again.
         store.write_attempts(&key, 1, UNENDED).expect("written");
         assert!(matches!(begin(), FetchAdmission::Granted(_)));
+        store.write_attempts(&key, 2, UNENDED).expect("written");
+        let failed = NotBakeable::BakingFailed;
+        assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == failed));
+    }
+
+    #[test]
+    fn without_locks_nobody_is_taken_for_dead() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("cache");
+        let store = Store::open(&path, Limits::default()).expect("a store");
+        std::fs::create_dir(store.root().path().join(LOCKS)).expect("nothing to lock");
+        let key = Key([3; 32]);
+        let _occupied = occupied(store.root(), Purpose::Load(key));
+        let begin = || store.begin_fetch(&key).expect("written");
+        let FetchAdmission::Granted(fetching) = begin() else {
+            panic!("nothing is known of it");
+        };
+        assert!(matches!(begin(), FetchAdmission::Taken));
+        drop(fetching);
+        assert!(matches!(begin(), FetchAdmission::Granted(_)));
+        // What the baker knows holds without locks.
         store.write_attempts(&key, 2, UNENDED).expect("written");
         let failed = NotBakeable::BakingFailed;
         assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == failed));

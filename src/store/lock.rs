@@ -332,7 +332,7 @@ impl fmt::Debug for LockGuard {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::path::Path;
 
     use super::*;
@@ -470,21 +470,25 @@ mod tests {
         assert!(is_taken(&other.try_lock(Purpose::Build(key(1)))));
     }
 
-    /// The name of the build lock of a key.
-    fn address(directory: &Directory, key: &Key) -> rustix::net::SocketAddrUnix {
+    fn address(directory: &Directory, purpose: Purpose) -> rustix::net::SocketAddrUnix {
         let (device, inode) = directory.identity().expect("known");
-        let byte = byte_of(Purpose::Build(*key));
-        socket::address(device, inode, byte).expect("a name")
+        socket::address(device, inode, byte_of(purpose)).expect("a name")
+    }
+
+    /// Binds the name of a lock and does not listen: nobody gets the lock by its socket, or learns who has it.
+    pub fn occupied(directory: &Directory, purpose: Purpose) -> OwnedFd {
+        let family = rustix::net::AddressFamily::UNIX;
+        let bound = rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
+        let bound = bound.expect("a socket");
+        rustix::net::bind(&bound, &address(directory, purpose)).expect("bound");
+        bound
     }
 
     #[test]
     fn a_name_that_is_bound_by_whoever_does_not_listen_is_not_waited_for() {
         let temporary = tempfile::tempdir().expect("a temporary directory");
         let directory = directory(temporary.path());
-        let family = rustix::net::AddressFamily::UNIX;
-        let bound = rustix::net::socket(family, rustix::net::SocketType::STREAM, None);
-        let bound = bound.expect("a socket");
-        rustix::net::bind(&bound, &address(&directory, &key(1))).expect("bound");
+        let _bound = occupied(&directory, Purpose::Build(key(1)));
         let locks = Locks::trusting(directory, |_| false);
         let attempt = locks.try_lock(Purpose::Build(key(1)));
         assert!(matches!(attempt, LockAttempt::Unavailable));
@@ -498,7 +502,7 @@ mod tests {
             eprintln!("skipped: a lock in the way that is another user's (this is not root)");
             return;
         }
-        let address = address(&directory, &key(1));
+        let address = address(&directory, Purpose::Build(key(1)));
         // The user of one thread only.
         let bind = || {
             let nobody = rustix::process::Uid::from_raw(65534);
@@ -509,6 +513,38 @@ mod tests {
         let locks = Locks::trusting(directory, |_| false);
         let attempt = locks.try_lock(Purpose::Build(key(1)));
         assert!(matches!(attempt, LockAttempt::Unavailable));
+    }
+
+    /// The kernel has no number for a process of another namespace.
+    #[test]
+    fn a_process_of_another_pid_namespace_has_the_lock() {
+        const DIRECTORY: &str = "OCLCACHE_TEST_LOCKED";
+        if let Some(locked) = std::env::var_os(DIRECTORY) {
+            let locks = Locks::trusting(directory(Path::new(&locked)), |_| false);
+            assert!(is_taken(&locks.try_lock(Purpose::Build(key(1)))));
+            return;
+        }
+        let unshare = || {
+            let mut unshare = std::process::Command::new("unshare");
+            unshare.args(["--pid", "--fork"]);
+            unshare
+        };
+        let can = unshare().arg("true").output();
+        if !can.is_ok_and(|can| can.status.success()) {
+            eprintln!("skipped: a lock across PID namespaces (there is no right to make one)");
+            return;
+        }
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let locks = Locks::trusting(directory(temporary.path()), |_| false);
+        let _guard = got(&locks, Purpose::Build(key(1)));
+        let mut other = unshare();
+        other.arg(std::env::current_exe().expect("known"));
+        let name = "store::lock::tests::a_process_of_another_pid_namespace_has_the_lock";
+        other.args(["--exact", name]);
+        let other = other.env(DIRECTORY, temporary.path()).output();
+        let other = other.expect("started");
+        let shown = String::from_utf8_lossy(&other.stdout);
+        assert!(shown.contains("1 passed"), "{shown}");
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::{Errno, Result};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::guarded_file::beyond_streams;
+use crate::peer_credentials;
 
 /// Pending connections of a holder. Each question who listens stays pending until the lock is given back.
 const BACKLOG: i32 = 4096;
@@ -57,12 +58,15 @@ pub fn bind(address: &SocketAddrUnix) -> Result<Option<OwnedFd>> {
 
 /// Who has bound the name.
 pub fn holder(address: &SocketAddrUnix) -> Holder {
+    let own = rustix::process::geteuid().as_raw();
     let connected = socket().and_then(|socket| {
         rustix::net::connect(&socket, address)?;
-        sockopt::socket_peercred(&socket)
+        Ok(socket)
     });
     match connected {
-        Ok(peer) if peer.uid == rustix::process::geteuid() => Holder::ThisUser,
+        Ok(socket) if peer_credentials::of(&socket).is_ok_and(|peer| peer.user == own) => {
+            Holder::ThisUser
+        }
         Err(Errno::CONNREFUSED | Errno::INTR) => Holder::NotYet,
         Ok(_) | Err(_) => Holder::Other,
     }

@@ -101,9 +101,8 @@ impl Connection {
         let _ = socket::send(self.0.get_ref().as_fd(), &answer.encode());
     }
 
-    /// The process of the client.
+    /// The process of the client; None: it has no number here.
     pub fn peer(&self) -> Option<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(self.0.get_ref()).ok()?;
-        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+        socket::peer_process(self.0.get_ref().as_fd())
     }
 }
