@@ -258,13 +258,21 @@ impl LocalStore {
     pub fn untrust(&self, signer: u64) -> Result<u64, String> {
         let mut removed = 0;
         for key in self.keys()? {
-            let meta = self.store.read_meta(&key);
-            if meta.is_some_and(|meta| meta.signer() == Some(signer)) {
-                let gone = self.store.remove(&key).map_err(|error| error.to_string())?;
-                removed += u64::from(gone);
-            }
+            removed += u64::from(self.remove_signed(&key, signer)?);
         }
         Ok(removed)
+    }
+
+    /// Removes the entry of a key if this signer has signed it. Returns whether there was one.
+    ///
+    /// # Errors
+    /// For people: it cannot be removed.
+    pub fn remove_signed(&self, key: &Key, signer: u64) -> Result<bool, String> {
+        let meta = self.store.read_meta(key);
+        match meta.is_some_and(|meta| meta.signer() == Some(signer)) {
+            true => self.store.remove(key).map_err(|error| error.to_string()),
+            false => Ok(false),
+        }
     }
 
     /// The signers of received entries, with the number of entries of each.

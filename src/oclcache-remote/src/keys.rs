@@ -197,13 +197,27 @@ pub struct TrustedKey {
 }
 
 impl TrustedKeys {
-    /// Adds a key.
-    pub fn add(&mut self, name: &str, public: PublicKey) {
-        if let Ok(key) = minisign_verify::PublicKey::from_base64(&public.text) {
-            let id = public.id;
-            let name = name.to_owned();
-            self.keys.insert(id, TrustedKey { name, public, key });
+    /// Adds a key, unless it is known by another name. The maker of a key chooses its id, so another key of a known id is not trusted.
+    ///
+    /// # Errors
+    /// For people: why it is not trusted.
+    pub fn add(&mut self, name: &str, public: PublicKey) -> Result<(), String> {
+        let id = public.id;
+        match self.keys.get(&id) {
+            Some(known) if known.public == public => return Ok(()),
+            Some(known) => {
+                return Err(format!(
+                    "the key of `{name}` has the id of another key, that of `{}`, and is not trusted; whoever made it must make a new one",
+                    known.name
+                ));
+            }
+            None => {}
         }
+        let key = minisign_verify::PublicKey::from_base64(&public.text);
+        let key = key.map_err(|error| format!("the key of `{name}` cannot be used: {error}"))?;
+        let name = name.to_owned();
+        self.keys.insert(id, TrustedKey { name, public, key });
+        Ok(())
     }
 
     /// Stops trusting a key, even if the system trusts it.
@@ -218,9 +232,15 @@ impl TrustedKeys {
             .map(|(_, key)| key)
     }
 
-    /// Whether a key is trusted.
-    pub fn contains(&self, id: SignerId) -> bool {
-        self.keys.contains_key(&id) && !self.revoked.contains(&id)
+    /// The trusted key of this id.
+    pub fn get(&self, id: SignerId) -> Option<&TrustedKey> {
+        self.keys.get(&id).filter(|_| !self.revoked.contains(&id))
+    }
+
+    /// Whether the key of this id is trusted, and is the one that others trust.
+    pub fn agrees_with(&self, others: &TrustedKeys, id: SignerId) -> bool {
+        let key = |keys: &TrustedKeys| keys.get(id).map(|key| key.public.clone());
+        key(self).is_some() && key(self) == key(others)
     }
 
     /// The keys that are revoked.
@@ -231,10 +251,7 @@ impl TrustedKeys {
 
 impl Verifier for TrustedKeys {
     fn verify(&self, signer: SignerId, data: &[u8], signature: &Signature) -> Option<bool> {
-        if !self.contains(signer) {
-            return None;
-        }
-        let key = &self.keys.get(&signer)?.key;
+        let key = &self.get(signer)?.key;
         let first = STANDARD.encode([&PREHASHED[..], &signer.0, &signature.of_data].concat());
         let second = STANDARD.encode(signature.of_comment);
         let text =
@@ -301,13 +318,34 @@ mod tests {
         let signature = line.sign(b"data").unwrap();
         let mut trusted = TrustedKeys::default();
         assert_eq!(trusted.verify(key.id(), b"data", &signature), None);
-        trusted.add("me", PublicKey::parse(&key.public().text).unwrap());
+        let public = PublicKey::parse(&key.public().text).unwrap();
+        assert_eq!(trusted.add("me", public), Ok(()));
         assert_eq!(trusted.verify(key.id(), b"data", &signature), Some(true));
         assert_eq!(trusted.verify(key.id(), b"date", &signature), Some(false));
         trusted.revoke(key.id());
         assert_eq!(trusted.verify(key.id(), b"data", &signature), None);
-        trusted.add("me", key.public());
+        assert_eq!(trusted.add("me", key.public()), Ok(()));
         assert_eq!(trusted.verify(key.id(), b"data", &signature), None);
+    }
+
+    #[test]
+    fn another_key_of_a_known_id_replaces_none() {
+        let [mine, theirs] = [(); 2].map(|()| SecretKey::generate().unwrap());
+        let mut trusted = TrustedKeys::default();
+        assert_eq!(trusted.add("me", mine.public()), Ok(()));
+        let mut forged = STANDARD.decode(theirs.public().text).unwrap();
+        forged[2..10].copy_from_slice(&mine.id().0);
+        let forged = PublicKey::parse(&STANDARD.encode(forged)).unwrap();
+        assert_eq!(forged.id, mine.id());
+        let why = trusted.add("mallory", forged.clone()).unwrap_err();
+        assert!(why.contains("`mallory`") && why.contains("`me`"), "{why}");
+        let mut others = TrustedKeys::default();
+        assert!(!trusted.agrees_with(&others, mine.id()));
+        assert_eq!(others.add("mallory", forged), Ok(()));
+        assert!(!trusted.agrees_with(&others, mine.id()));
+        assert!(trusted.agrees_with(&trusted, mine.id()));
+        let signature = mine.sign(b"data").unwrap();
+        assert_eq!(trusted.verify(mine.id(), b"data", &signature), Some(true));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! - `engine`: Redis, S3, WebDAV and directories behind one trait.
 //! - `guarded`: an engine with deadlines and a circuit breaker.
 //! - `object`: one object, its signature, and what is checked before it is used.
-//! - `keys`, `credentials`: the files of secrets, and whom the machine trusts.
+//! - `keys`, `credentials`: the files of secrets, and keys that are trusted.
+//! - `signers`: whom the machine trusts, by its settings and the list of revoked keys.
 //! - `shared`: names, batches and what is remembered of the store.
 //! - `local`: the user's own store and the outbox.
 //! - `session`: from the settings to all of these.
@@ -31,6 +32,7 @@ pub mod object;
 pub mod server;
 pub mod session;
 pub mod shared;
+pub mod signers;
 
 use std::io::Write;
 

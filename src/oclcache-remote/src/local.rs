@@ -11,8 +11,10 @@ use oclcache::remote::socket::Listener;
 use oclcache::remote::state::OtherVersion;
 
 use crate::guarded::BreakerFile;
-use crate::object::{SignerId, Versions};
+use crate::keys::TrustedKeys;
+use crate::object::{Object, SignerId, Versions};
 use crate::shared::KeyBytes;
+use crate::signers;
 
 /// What prefetching may bring in one day, as a divisor of the cache's limit.
 const PREFETCH_SHARE: u64 = 10;
@@ -126,21 +128,30 @@ impl Local {
         self.store.has(&Key(*key))
     }
 
-    /// Checks a verified payload as an import does, and stores it.
+    /// Checks an object that was verified with these keys as an import does, and stores it if its signer is still trusted.
     pub fn receive(
         &self,
         key: &KeyBytes,
-        payload: Vec<u8>,
-        signer: SignerId,
+        object: Object,
+        verified_with: &TrustedKeys,
         is_prefetched: bool,
     ) -> Received {
-        let length = payload.len() as u64;
-        let signer = u64::from_le_bytes(signer.0);
+        let signer = object.header.signer;
+        if let Err(received) = check_trust(signer, verified_with) {
+            return received;
+        }
+        let (key, payload) = (Key(*key), object.payload);
+        let (length, id) = (payload.len() as u64, u64::from_le_bytes(signer.0));
         let received = self
             .store
-            .receive(&Key(*key), payload, signer, is_prefetched, self.bakes);
+            .receive(&key, payload, id, is_prefetched, self.bakes);
         match received {
             Ok(local::Received::Stored(_)) => {
+                // Whoever revokes a key deletes its entries after that: either the deletion or this look sees both.
+                if let Err(received) = check_trust(signer, verified_with) {
+                    let removed = self.store.remove_signed(&key, id);
+                    return removed.map_or_else(Received::Failed, |_| received);
+                }
                 if is_prefetched {
                     self.prefetched.fetch_add(length, Ordering::Relaxed);
                 }
@@ -235,6 +246,15 @@ impl Local {
     /// One line for people. The helper's standard error is closed if the library has started it.
     pub fn log(&self, text: &str) {
         crate::say(text);
+    }
+}
+
+/// What becomes of an object if its signer is not trusted now.
+fn check_trust(signer: SignerId, verified_with: &TrustedKeys) -> Result<(), Received> {
+    match signers::trusted_now() {
+        Ok(now) if now.agrees_with(verified_with, signer) => Ok(()),
+        Ok(_) => Err(Received::Refused(format!("`{signer}` is trusted no more"))),
+        Err(why) => Err(Received::Failed(why)),
     }
 }
 

@@ -336,10 +336,9 @@ impl Server {
         let server = self.clone();
         let kind = object.header.kind;
         let stored = tokio::task::spawn_blocking(move || {
-            let signer = object.header.signer;
             server
                 .local
-                .receive(&key, object.payload, signer, is_prefetched)
+                .receive(&key, object, &server.shared.trusted, is_prefetched)
         });
         match stored
             .await

@@ -9,8 +9,8 @@ use crate::engine::{Leases, Outcome};
 use crate::guarded::Guarded;
 use crate::keys::{SecretKey, TrustedKeys};
 use crate::object::{
-    self, Asked, HEADER, Header, Kind, MAX_OBJECT_BYTES, Object, Refusal, SIGNED, SignerId,
-    Verifier, Versions,
+    self, Asked, HEADER, Header, Kind, MAX_OBJECT_BYTES, Object, Refusal, SIGNED, Verifier,
+    Versions,
 };
 
 /// How long it is remembered that the store lacks an object.
@@ -357,7 +357,8 @@ impl SharedStore {
         let bytes = object::seal(&asked, payload, created, compile_ns, signer);
         let bytes = bytes.map_err(UploadError::Unsigned)?;
         let mut own = TrustedKeys::default();
-        own.add("", signer.public());
+        own.add("", signer.public())
+            .map_err(UploadError::Unsigned)?;
         if let Err(refusal) = object::open(&bytes, &asked, &own) {
             return Err(UploadError::Unsigned(refusal.to_string()));
         }
@@ -400,9 +401,4 @@ pub fn encode_bundle(keys: &[KeyBytes]) -> Vec<u8> {
 pub fn decode_bundle(payload: &[u8]) -> Vec<KeyBytes> {
     let (keys, _) = payload.as_chunks::<32>();
     keys.iter().take(MAX_BUNDLE_KEYS).copied().collect()
-}
-
-/// The signer of an object that was found.
-pub fn signer(object: &Object) -> SignerId {
-    object.header.signer
 }

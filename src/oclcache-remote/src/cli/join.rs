@@ -11,6 +11,7 @@ use crate::credentials;
 use crate::invitation::Invitation;
 use crate::keys::SecretKey;
 use crate::session;
+use crate::signers;
 
 /// Longer invitations are not read, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
@@ -66,7 +67,7 @@ impl InviteArgs {
         if !self.public && std::io::stdout().is_terminal() {
             return Err("an invitation carries your secret key and is not shown; send it to the other machine: `oclcache remote invite | ssh HOST oclcache remote join -`".to_owned());
         }
-        let key = session::secret_key(&settings)?
+        let key = signers::secret_key(&settings)?
             .ok_or("there is no key; make one with `oclcache remote key new`")?;
         let mut trust = Vec::new();
         if self.public {
@@ -139,9 +140,8 @@ impl JoinArgs {
             credentials::write(file, &address, credential)?;
         }
         set("remote", &invitation.url, false)?;
-        let fresh = RemoteSettings::read();
         if !invitation.trust.is_empty() {
-            trust::trust(&fresh, &invitation.trust, false)?;
+            trust::trust(&invitation.trust, false)?;
         }
         print(&format!("this machine uses `{}` now", invitation.url));
         if invitation.key.is_none() {

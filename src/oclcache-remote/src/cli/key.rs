@@ -7,7 +7,7 @@ use oclcache::remote::settings::RemoteSettings;
 
 use super::{Done, print};
 use crate::keys::SecretKey;
-use crate::session::{self, KEY_VARIABLE};
+use crate::signers::{self, KEY_VARIABLE};
 
 #[derive(Args)]
 pub struct KeyArgs {
@@ -40,7 +40,7 @@ impl KeyArgs {
 }
 
 fn show(settings: &RemoteSettings) -> Done {
-    let key = session::secret_key(settings)?;
+    let key = signers::secret_key(settings)?;
     let key = key.ok_or("there is no key; make one with `oclcache remote key new`")?;
     print(&key.public().text);
     Ok(ExitCode::SUCCESS)

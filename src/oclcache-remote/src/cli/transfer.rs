@@ -99,8 +99,7 @@ impl PullArgs {
                 for ((_, key), found) in batch.iter().zip(shared.fetch(batch).await?) {
                     match found {
                         Fetched::Found(object) => {
-                            let signer = object.header.signer;
-                            match local.receive(key, object.payload, signer, true) {
+                            match local.receive(key, *object, &shared.trusted, true) {
                                 Received::Stored => stored += 1,
                                 Received::Present => {}
                                 Received::Refused(_) => refused += 1,

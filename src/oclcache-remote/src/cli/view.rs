@@ -13,6 +13,7 @@ use crate::local::Local;
 use crate::object::{self, Asked, Kind};
 use crate::session;
 use crate::shared::{SharedStore, now};
+use crate::signers;
 
 /// How long a helper may take to answer.
 const WAIT: Duration = Duration::from_secs(2);
@@ -50,7 +51,7 @@ impl StatusArgs {
         for complaint in &settings.complaints {
             row("settings", complaint);
         }
-        let key = session::secret_key(&settings);
+        let key = signers::secret_key(&settings);
         match &key {
             Ok(Some(key)) if settings.is_readonly => row(
                 "key",
@@ -63,8 +64,9 @@ impl StatusArgs {
             ),
             Err(why) => row("key", why),
         }
-        let (trusted, complaints) =
-            session::trusted_keys(&settings, key.as_ref().ok().and_then(Option::as_ref));
+        let own = key.as_ref().ok().and_then(Option::as_ref);
+        let trusted = signers::trusted_keys(&settings, own);
+        let (trusted, complaints) = trusted.unwrap_or_else(|why| (Default::default(), vec![why]));
         for signer in trusted.iter() {
             row("trusts", &format!("{} {}", signer.public.id, signer.name));
         }

@@ -17,7 +17,7 @@ fn sealed() -> (Vec<u8>, TrustedKeys) {
     let key = SecretKey::generate().unwrap();
     let bytes = seal(&ASKED, &payload(), 1_700_000_000, 5_000_000, &key).unwrap();
     let mut trusted = TrustedKeys::default();
-    trusted.add("me", key.public());
+    trusted.add("me", key.public()).unwrap();
     (bytes, trusted)
 }
 
@@ -150,7 +150,7 @@ fn with_length(stored: &[u8], plain_length: u64) -> (Vec<u8>, TrustedKeys) {
         stored,
     ];
     let mut trusted = TrustedKeys::default();
-    trusted.add("me", key.public());
+    trusted.add("me", key.public()).unwrap();
     (parts.concat(), trusted)
 }
 

@@ -41,7 +41,8 @@ pub fn store(url: &str, key: Option<&SecretKey>, trusts: &[&SecretKey]) -> Share
     let engine = engine::open(&settings).expect("an engine");
     let mut trusted = TrustedKeys::default();
     for other in trusts {
-        trusted.add("someone", other.public());
+        let added = trusted.add("someone", other.public());
+        added.expect("another id");
     }
     let key = key.map(|key| SecretKey::parse(&key.line().expect("a key")).expect("a key"));
     SharedStore::new(
