@@ -5,8 +5,8 @@ use super::heads::{self, KnownEntries};
 use super::leftovers::is_leftover;
 use super::walk::walk;
 use super::{
-    ASIDE, ENTRIES, LOADING, SUFFIX, Store, StoreError, TEMPORARY, audit, bake_attempts, entry,
-    evictions, journal, load_guard, shard_name, totals,
+    ASIDE, ENTRIES, SUFFIX, Store, StoreError, TEMPORARY, audit, bake_attempts, entry, evictions,
+    journal, load_guard, shard_name, totals,
 };
 use crate::key::ingredients::Key;
 
@@ -42,7 +42,7 @@ impl Store {
                 }
             }
         }
-        if let Some(loading) = self.root.open_below(LOADING)? {
+        for loading in self.load_directories()? {
             let names = loading.names()?.into_iter();
             for name in names.filter(|name| load_guard::is_left(&loading, name)) {
                 if loading.remove(&name)? {

@@ -12,9 +12,7 @@ use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
 use super::tag::tag;
 use super::uses::MAX_DATED;
-use super::{
-    ASIDE, LOADING, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, bake_attempts,
-};
+use super::{ASIDE, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, bake_attempts};
 use crate::key::ingredients::Key;
 
 /// The file whose time of modification is that of the last sweep.
@@ -98,7 +96,7 @@ impl Store {
         let mut names = old(&temporary, UNFINISHED)?;
         names.retain(|name| is_leftover(&temporary, name));
         remove(&temporary, names)?;
-        if let Some(loading) = self.root.open_below(LOADING)? {
+        for loading in self.load_directories()? {
             let mut names = old(&loading, LOAD)?;
             names.retain(|name| load_guard::is_left(&loading, name));
             remove(&loading, names)?;

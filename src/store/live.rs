@@ -10,7 +10,8 @@
 //!     cache                           the path of <cache directory>/v1
 //!     uses                            when entries were used, see `uses`
 //!     <process>, sum-<...>, run-<...> counters, see `stats`
-//!     locks                           excludes processes that merge counters here
+//!     locks                           excludes processes that merge counters or load an entry of a system directory
+//!     <key>-<inode>                   loads of an entry of a system directory, see `load_guard`
 //! ```
 //!
 //! The place is /dev/shm, or the user's directory for runtime files where that is in memory. The name is made of the random number,
@@ -33,7 +34,7 @@ use super::directory::Directory;
 use super::leftovers::is_past;
 use super::lock::Locks;
 use super::stats::Statistics;
-use super::{LOCKS, Store, TEMPORARY, VERSION_DIRECTORY, uses};
+use super::{LOCKS, Store, TEMPORARY, VERSION_DIRECTORY, load_guard, uses};
 use crate::key::ingredients::{hex, sha256};
 use crate::one_call;
 
@@ -244,7 +245,9 @@ pub fn forget(cache: &Path) {
 /// Removes the files that the cache makes in a live directory.
 fn remove_files(directory: &Directory) {
     for name in directory.names().unwrap_or_default() {
-        let is_ours = Statistics::names(&name) || [OF_CACHE, uses::NAME, LOCKS].contains(&&*name);
+        let is_ours = Statistics::names(&name)
+            || load_guard::is_ours(&name)
+            || [OF_CACHE, uses::NAME, LOCKS].contains(&&*name);
         if is_ours {
             let _ = directory.remove(&name);
         } else if Statistics::names_run(&name)

@@ -6,7 +6,11 @@
 //! ```text
 //! v1/loading/<key>           a byte for each load that began and did not end; written with the lock of the key held
 //! v1/loading/<key>-<host>    the same on a network file system, where only its own host sees a lock
+//! <live>/<key>-<inode>       the same for an entry of a system directory, in the live directory, with a lock there
 //! ```
+//!
+//! No load proves an entry of a system directory, so each process watches its own first load. Hence nothing of that goes to a disk.
+//! Only where nothing is in memory it goes to `loading`: unwatched, an entry that kills would kill each process.
 //!
 //! A process that gets the lock and finds [`MAX_DEATHS`] bytes sets the entry aside. When the driver returns, with or without an
 //! error, the file in `loading` is removed. If the driver accepted the entry, the entry is *proven*: the entry's own file is made
@@ -24,11 +28,14 @@
 //!   parent is not counted.
 //! - A file may be left over because the entry was evicted, or proven by an unwatched load. Publishing an entry removes it.
 
+use std::io;
+use std::sync::Arc;
+
 use super::directory::Directory;
 use super::entry::Defect;
-use super::lock::{LockAttempt, LockGuard, Purpose};
+use super::lock::{LockAttempt, LockGuard, Locks, Purpose};
 use super::tier::EntryOrigin;
-use super::{LOADING, Store, digests, file_name, shard_of};
+use super::{LOADING, Store, StoreError, digests, file_name, shard_of};
 use crate::key::ingredients::Key;
 
 /// One death could be chance.
@@ -46,10 +53,42 @@ pub enum Admission {
 
 /// A load that is watched.
 pub struct Loading {
-    directory: Directory,
+    directory: Arc<Directory>,
     name: String,
     // Given back after the file is removed.
     _lock: LockGuard,
+}
+
+/// How the loads of an entry are watched.
+struct Watch<'a> {
+    root: &'a Directory,
+    locks: &'a Locks,
+    /// The live directory, if the file is there.
+    live: Option<&'a Arc<Directory>>,
+    name: String,
+}
+
+impl Watch<'_> {
+    fn loads_begun(&self) -> u64 {
+        let file = match self.live {
+            Some(live) => live.facts(&self.name),
+            None => {
+                let directory = self.root.open_below(LOADING).ok().flatten();
+                directory.and_then(|directory| directory.facts(&self.name))
+            }
+        };
+        file.map_or(0, |file| file.size)
+    }
+
+    /// Notes that a load begins. Returns how many had begun, and where that is noted.
+    fn begin(&self) -> io::Result<(u64, Arc<Directory>)> {
+        let directory = match self.live {
+            Some(live) => live.clone(),
+            None => Arc::new(self.root.create(LOADING).map_err(|error| error.error)?),
+        };
+        let begun = directory.append_below(&self.name, b"+", MAX_DEATHS)?;
+        Ok((begun, directory))
+    }
 }
 
 /// Whether a name is that of such a file.
@@ -77,9 +116,10 @@ impl Store {
         if origin.is_proven {
             return Admission::Granted(None);
         }
-        let lock = match self.locks().try_lock(Purpose::Load(*key)) {
+        let watch = self.watch(key, origin, is_of_system);
+        let lock = match watch.locks.try_lock(Purpose::Load(*key)) {
             LockAttempt::Got(lock) => lock,
-            LockAttempt::Taken if self.loads_begun(key) >= MAX_DEATHS => {
+            LockAttempt::Taken if watch.loads_begun() >= MAX_DEATHS => {
                 return Admission::Postponed;
             }
             LockAttempt::Taken | LockAttempt::Unavailable => return Admission::Granted(None),
@@ -87,17 +127,11 @@ impl Store {
         if !is_of_system && !self.has(key) {
             return Admission::Postponed;
         }
-        let name = self.loading_name(key);
-        let begun = self.root.create(LOADING).map_err(|error| error.error);
-        let begun = begun.and_then(|directory| {
-            let begun = directory.append_below(&name, b"+", MAX_DEATHS)?;
-            Ok((directory, begun))
-        });
-        match begun {
-            Ok((_, MAX_DEATHS..)) => Admission::Refused(Defect::Deadly, lock),
-            Ok((directory, _)) => Admission::Granted(Some(Loading {
+        match watch.begin() {
+            Ok((MAX_DEATHS.., _)) => Admission::Refused(Defect::Deadly, lock),
+            Ok((_, directory)) => Admission::Granted(Some(Loading {
                 directory,
-                name,
+                name: watch.name,
                 _lock: lock,
             })),
             Err(error) => {
@@ -107,17 +141,41 @@ impl Store {
         }
     }
 
+    fn watch(&self, key: &Key, origin: &EntryOrigin, is_of_system: bool) -> Watch<'_> {
+        let root = &*self.root;
+        let live = is_of_system.then(|| self.live()).flatten();
+        match live {
+            Some(live) => Watch {
+                root,
+                locks: &live.locks,
+                live: Some(&live.directory),
+                // Nobody forgets the deaths of an entry that is replaced there.
+                name: format!("{}-{:x}", key.hex(), origin.id),
+            },
+            None => Watch {
+                root,
+                locks: self.locks(),
+                live: None,
+                name: self.loading_name(key),
+            },
+        }
+    }
+
+    /// The directories that have files of loads.
+    ///
+    /// # Errors
+    /// One cannot be opened.
+    pub(super) fn load_directories(&self) -> Result<Vec<Arc<Directory>>, StoreError> {
+        let loading = self.root.open_below(LOADING)?.map(Arc::new);
+        let live = self.live().map(|live| live.directory.clone());
+        Ok(loading.into_iter().chain(live).collect())
+    }
+
     fn loading_name(&self, key: &Key) -> String {
         match self.root.file_system().is_network() {
             true => format!("{}-{}", key.hex(), digests::host()),
             false => key.hex(),
         }
-    }
-
-    fn loads_begun(&self, key: &Key) -> u64 {
-        let directory = self.root.open_below(LOADING).ok().flatten();
-        let file = directory.and_then(|directory| directory.facts(&self.loading_name(key)));
-        file.map_or(0, |file| file.size)
     }
 
     /// Whether there is an entry, as far as can be known.

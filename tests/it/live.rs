@@ -9,7 +9,7 @@ use crate::counting::Turns;
 use crate::support::{Driver, Sandbox, empty_memory, live_directories, tree};
 
 /// All that the system shows of the files below a directory, with when each was last changed in any way.
-fn state(directory: &Path) -> BTreeMap<PathBuf, (String, i64, i64)> {
+pub fn state(directory: &Path) -> BTreeMap<PathBuf, (String, i64, i64)> {
     let changed = |path: &Path| {
         let facts = path.symlink_metadata().expect("what was listed");
         (facts.ctime(), facts.ctime_nsec())

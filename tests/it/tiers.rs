@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
+use crate::live::state;
 use crate::support::{
     Driver, Ran, SOURCE, Sandbox, Way, empty_memory, example, given, is_root, library, skipped,
     tree,
@@ -183,6 +184,24 @@ fn a_tier_serves_and_nothing_of_it_is_copied_or_written() {
     let ran = tiered.sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
     assert!(!ran.stderr.contains("OCLCACHE_"), "{}", ran.stderr);
     assert_eq!(tiered.sandbox.stat("verified"), 1);
+}
+
+/// No load proves an entry of a tier, so each process watches it: in memory.
+#[test]
+fn a_hit_from_a_tier_changes_nothing_in_the_users_cache_either() {
+    let Some(tiered) = Tiered::new("what a hit from a tier writes", &[]) else {
+        return;
+    };
+    // What identifies the driver is remembered with the first miss.
+    tiered.sandbox.kernel(Way::Cached, SOURCE, "-DN=4").ok();
+    let cache = tiered.sandbox.path("cache");
+    for _ in 0..2 {
+        let before = state(&cache);
+        let ran = tiered.sandbox.kernel(Way::Cached, SOURCE, "-DN=3").ok();
+        assert_eq!((ran.source_builds(), &ran.stdout), (0, &tiered.bare));
+        assert_eq!(state(&cache), before, "{}", ran.stderr);
+    }
+    assert_eq!(tiered.sandbox.stat("system_hits"), 2);
 }
 
 #[test]
@@ -539,6 +558,14 @@ fn an_entry_of_a_tier_that_kills_twice_is_not_loaded_again() {
     dies();
     assert_eq!(tiered.run(), (1, 1, 0, 0));
     assert_eq!(tiered.run(), (0, 1, 1, 0));
+    // What the driver built instead is gone, and the deaths are remembered; another entry in its place has none.
+    fs::remove_file(&tiered.sandbox.entries()[0]).expect("removed");
+    assert_eq!(tiered.run(), (1, 1, 1, 0));
+    fs::remove_file(&tiered.sandbox.entries()[0]).expect("removed");
+    let entry = entry_below(&tiered.tier());
+    fs::copy(&entry, entry.with_extension("new")).expect("copied");
+    fs::rename(entry.with_extension("new"), &entry).expect("replaced");
+    assert_eq!(tiered.run(), (0, 0, 2, 1));
     tiered.forget();
     set_mode(&entry_below(&tiered.tier()), 0o444);
     assert_eq!(tiered.run(), (0, 0, 1, 1));
