@@ -133,6 +133,7 @@ impl Cache {
         fits: &dyn Fn(&Entry) -> bool,
     ) -> Option<(Entry, EntryOrigin)> {
         match self.store().map(|store| store.look_up(&plan.key())) {
+            Some(Lookup::Found(_, origin)) if plan.has_refused(&origin) => {}
             Some(Lookup::Found(entry, origin)) if fits(&entry) => return Some((*entry, origin)),
             Some(Lookup::Bad(defect)) => {
                 plan.missed_by(Missed::Damaged);
@@ -149,7 +150,7 @@ impl Cache {
         self.tiers.look_up(&plan.key(), fits)
     }
 
-    /// Makes the program of an entry. An entry that the driver refuses, or that is wrong, is set aside.
+    /// Makes the program of an entry. One that the driver refuses is set aside once the driver has built the program itself.
     pub(super) fn restore(
         &self,
         driver: &'static Driver,
@@ -219,10 +220,15 @@ impl Cache {
             (Ok(_), Some((store, origin))) if !entry.is_of_system => {
                 store.prove(&plan.key(), origin)
             }
-            // The file may hold another entry by now.
-            (Err(_), _) if origin.is_none() => self.memory.forget(&plan.key()),
-            (Err(restore::RestoreFailure::Entry(defect)), _) => {
-                self.set_aside(plan, defect, entry.is_of_system);
+            (Err(restore::RestoreFailure::Entry(defect)), _) if entry.is_of_system => {
+                self.set_aside(plan, defect, true);
+            }
+            (Err(failure), _) => {
+                // The file may hold another entry by now.
+                self.memory.forget(&plan.key());
+                if let (restore::RestoreFailure::Entry(defect), Some(origin)) = (failure, origin) {
+                    plan.refuse(*origin, defect);
+                }
             }
             _ => {}
         }
@@ -250,6 +256,17 @@ impl Cache {
         let arguments = &plan.recipe.arguments;
         let code = ticket.driver.build_program(inner.program(), arguments);
         (code == CL_SUCCESS).then(|| inner.clone())
+    }
+
+    /// Takes an entry out of use that the driver has refused, after the driver has built the program itself. If it cannot do that either,
+    /// something around it is broken, and the entry serves other machines and later processes.
+    pub(super) fn set_refused_aside(&self, plan: &Plan) {
+        if let Some((origin, defect)) = plan.refused()
+            && let Some(store) = self.written_store()
+            && store.is_there(&plan.key(), origin)
+        {
+            self.set_aside(plan, defect, false);
+        }
     }
 
     /// Takes a bad entry out of use. A system entry stays: the driver's own build goes into the user's store, which is looked up

@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use once_cell::race::OnceBox;
 use opencl_sys::*;
 
 use super::Cache;
@@ -25,7 +26,9 @@ use crate::key::source::before_digits;
 use crate::outcome::{Bypass, Missed};
 use crate::reserve::has_room;
 use crate::shadow::{self, Base, Operation, Origin, Recipe, Ticket};
+use crate::store::entry::Defect;
 use crate::store::stats::Labels;
+use crate::store::tier::EntryOrigin;
 use assembly::OwnIngredients;
 use identity::CallIdentity;
 pub(super) use shared_parts::SharedParts;
@@ -49,6 +52,8 @@ pub struct Plan {
     pub family: &'static str,
     /// The reason for a miss, as a number.
     missed: AtomicU8,
+    /// The entry of the user's store that the driver has refused in this call.
+    refused: OnceBox<(EntryOrigin, Defect)>,
     /// The options; None is NULL.
     pub options: Option<Options>,
     /// The program's devices, in its order.
@@ -108,6 +113,23 @@ impl Plan {
     pub fn missed(&self) -> Missed {
         let number = usize::from(self.missed.load(Ordering::Relaxed));
         Missed::ALL.get(number).copied().unwrap_or(Missed::New)
+    }
+
+    /// Notes that the driver has refused an entry of the user's store.
+    pub(super) fn refuse(&self, origin: EntryOrigin, defect: &Defect) {
+        // If the entry was replaced meanwhile and that is refused as well, a later call notes it.
+        let _ = self.refused.set(Box::new((origin, defect.clone())));
+    }
+
+    /// The entry of the user's store that the driver has refused, and why.
+    pub(super) fn refused(&self) -> Option<&(EntryOrigin, Defect)> {
+        self.refused.get()
+    }
+
+    /// Whether the driver has refused this entry.
+    pub(super) fn has_refused(&self, origin: &EntryOrigin) -> bool {
+        let refused = self.refused.get();
+        refused.is_some_and(|(refused, _)| refused.is_same(origin))
     }
 
     /// Whether these programs of this context still hold what the plan links.
@@ -405,6 +427,7 @@ impl Cache {
             parts,
             family: inputs.driver.profile.family,
             missed: AtomicU8::new(Missed::New as u8),
+            refused: OnceBox::new(),
             devices: std::mem::take(&mut inputs.devices),
             targets,
             recipe: Arc::new(assembly::recipe(

@@ -48,6 +48,7 @@ impl Cache {
         if !(miss.is_alone)() || crate::driver::is_ending() {
             return (Vec::new(), Kept::Nothing);
         }
+        self.set_refused_aside(plan);
         let Some(store) = self.written_store() else {
             return (kernel_names(driver, program), Kept::Nothing);
         };

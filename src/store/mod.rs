@@ -387,6 +387,12 @@ impl Store {
         Ok(())
     }
 
+    /// Whether the entry of a key is still this one.
+    pub fn is_there(&self, key: &Key, origin: &EntryOrigin) -> bool {
+        let now = self.which_entry(key);
+        now.is_some_and(|(inode, _)| inode == origin.id)
+    }
+
     /// Identifies the present file of a key by inode and size; None if there is none. Reads nothing.
     pub fn which_entry(&self, key: &Key) -> Option<(u64, u64)> {
         let shard = self.shard(shard_of(key)).ok()??;

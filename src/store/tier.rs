@@ -19,6 +19,13 @@ pub struct EntryOrigin {
     pub(super) is_proven: bool,
 }
 
+impl EntryOrigin {
+    /// Whether two entries of a key in a tier are the same one.
+    pub fn is_same(&self, other: &EntryOrigin) -> bool {
+        self.id == other.id
+    }
+}
+
 /// Why a tier does not give an entry.
 pub enum ReadError {
     /// There may be an entry, but the system does not give it now.

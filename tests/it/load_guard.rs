@@ -23,13 +23,16 @@ struct Patient {
 
 impl Patient {
     fn new(driver: Driver) -> Option<Patient> {
-        let mut sandbox = Sandbox::new(driver)?;
+        Sandbox::new(driver).map(Patient::of)
+    }
+
+    fn of(mut sandbox: Sandbox) -> Patient {
         sandbox.set("STUB_LOAD", sandbox.path("load"));
         let bare = sandbox.kernel(Way::Bare, SOURCE, OPTIONS).ok().stdout;
         let patient = Patient { sandbox, bare };
         patient.compiles();
         assert!(!patient.is_proven());
-        Some(patient)
+        patient
     }
 
     fn stub() -> Patient {
@@ -168,6 +171,36 @@ fn a_refused_entry_is_set_aside_at_once_and_leaves_nothing() {
     patient.compiles();
     assert_eq!(patient.sandbox.stat("set_aside"), 1);
     assert_eq!(patient.deaths(), None);
+    assert!(!patient.is_proven());
+}
+
+/// As on a machine where the driver cannot write its own cache, or lacks a library: the entry is not to blame.
+#[test]
+fn a_refused_entry_stays_where_the_driver_cannot_compile_either() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("STUB_CODE_FILE", sandbox.path("code"));
+    let patient = Patient::of(sandbox);
+    let fails = || {
+        patient.driver_shall("refuse");
+        patient.sandbox.write("code", "#error");
+        let ran = patient.run();
+        assert_ne!(ran.stdout, patient.bare, "log:\n{}", ran.stderr);
+        patient.driver_shall("");
+        patient.sandbox.write("code", "");
+        assert_eq!(patient.sandbox.stat("set_aside"), 0);
+    };
+    fails();
+    assert!(!patient.is_proven());
+    patient.hits();
+    assert!(patient.is_proven());
+    fails();
+    fails();
+    assert!(patient.is_proven());
+    patient.hits();
+    // It compiles again, and still refuses the entry.
+    patient.driver_shall("refuse");
+    patient.compiles();
+    assert_eq!(patient.sandbox.stat("set_aside"), 1);
     assert!(!patient.is_proven());
 }
 
