@@ -32,8 +32,9 @@ const COUNTED_AT_ONCE: usize = 64;
 const BATCH_SHARE: usize = 64;
 /// A cache is nearly full if less than this share of it is free.
 const FULL_SHARE: u64 = 8;
-/// The clock was set back if a use is so far in the future.
-const CLOCK_TOLERANCE_MS: u64 = 60_000;
+/// A use in the future is the latest one, by the clock of a file server or before ours was set right. But if it is so far in the future,
+/// the clock was set back, and nothing is known of it.
+const CLOCK_TOLERANCE_MS: u64 = 86_400_000;
 
 /// The limits that the user has set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,19 +62,30 @@ impl Limits {
         self.min_free.unwrap_or((all / FREE_SHARE).min(MAX_FREE))
     }
 
+    /// The time of an unused entry among those of uses: this one, or half of the maximum age ago if that is later, so that the entry does
+    /// not exceed the age at once.
+    pub(super) fn within_age(&self, used_ms: u64, now_ms: u64) -> u64 {
+        self.max_age.map_or(used_ms, |age| {
+            let half = u64::try_from(age.as_millis() / 2).unwrap_or(u64::MAX);
+            used_ms.max(now_ms.saturating_sub(half))
+        })
+    }
+
+    /// When an entry was last used. If that is unknown, it goes before all others, but does not exceed the maximum age.
+    pub(super) fn used_ms(&self, facts: &FileFacts, now_ms: u64) -> u64 {
+        used_ms(facts, now_ms).unwrap_or_else(|| self.within_age(0, now_ms))
+    }
+
     pub(super) fn is_too_old(&self, used_ms: u64, now_ms: u64) -> bool {
         self.max_age
             .is_some_and(|age| u128::from(now_ms.saturating_sub(used_ms)) > age.as_millis())
     }
 }
 
-/// When an entry was last used; 0, which is unknown, if that is in the future, since the clock was set back.
-pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> u64 {
-    if facts.modified_ms > now_ms + CLOCK_TOLERANCE_MS {
-        0
-    } else {
-        facts.modified_ms
-    }
+/// When an entry was last used; None, which is unknown, if that is far in the future, since the clock was set back.
+pub(super) fn used_ms(facts: &FileFacts, now_ms: u64) -> Option<u64> {
+    let used_ms = facts.modified_ms;
+    (used_ms <= now_ms.saturating_add(CLOCK_TOLERANCE_MS)).then_some(used_ms)
 }
 
 /// Whether there is room for this many bytes beside all other entries.
@@ -104,10 +116,10 @@ struct Candidate {
 }
 
 impl Store {
-    /// The time since an entry was last used, in milliseconds.
+    /// The time since an entry was last used, in milliseconds; 0 if that is unknown.
     pub fn unused_ms(&self, facts: &FileFacts) -> u64 {
         let now = self.root.now_ms();
-        now.saturating_sub(used_ms(facts, now))
+        used_ms(facts, now).map_or(0, |used| now.saturating_sub(used))
     }
 
     /// How long an unused entry stays in a nearly full cache; None if no entry will be evicted soon.
@@ -292,7 +304,7 @@ impl Store {
         goes: &mut dyn FnMut(&Candidate) -> bool,
     ) -> usize {
         let known = sizes.of(shard);
-        let now = self.root.now_ms();
+        let (now, limits) = (self.root.now_ms(), self.limits.unwrap_or_default());
         let listed = self.shard(shard).ok().flatten();
         let listed = listed
             .and_then(|directory| Some((self.entries_of(shard, &directory).ok()?, directory)));
@@ -302,7 +314,7 @@ impl Store {
         };
         let mut entries: Vec<_> = entries
             .into_iter()
-            .map(|(key, file)| (used_ms(&file, now), file.taken(), key))
+            .map(|(key, file)| (limits.used_ms(&file, now), file.taken(), key))
             .collect();
         entries.sort_unstable();
         let (of, first_used_ms) = (entries.len(), entries.first().map_or(0, |first| first.0));

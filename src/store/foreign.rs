@@ -6,7 +6,8 @@ use super::recipe::StoredRecipe;
 use super::{Store, StoreError, file_name, shard_of};
 use crate::key::ingredients::{self, Key};
 
-/// An entry that evicts nothing is the first to be evicted: it counts as last used this long ago, in milliseconds.
+/// An entry that evicts nothing is the first to be evicted: it counts as last used this long ago, in milliseconds, or half of the
+/// maximum age ago if that is shorter.
 const UNUSED_MS: u64 = 7 * 86_400_000;
 
 /// Checks the bytes of an entry that came from elsewhere, beyond what each look-up checks.
@@ -75,7 +76,8 @@ impl Store {
         if origin.is_prefetched
             && let Some(shard) = self.shard(shard_of(key))?
         {
-            let used = self.root.now_ms().saturating_sub(UNUSED_MS);
+            let (now, limits) = (self.root.now_ms(), self.limits.unwrap_or_default());
+            let used = limits.within_age(now.saturating_sub(UNUSED_MS), now);
             shard.set_modified(&file_name(key), used)?;
         }
         Ok(removed)
@@ -99,6 +101,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::Lookup;
     use super::super::entry::tests::{content, facts};
     use super::super::tier::Tier;
@@ -161,5 +165,33 @@ mod tests {
         let error = full.publish_foreign(&key, &foreign, &origin);
         assert!(error.is_err());
         assert!(matches!(full.look_up(&key), Lookup::Found(..)));
+    }
+
+    #[test]
+    fn what_is_prefetched_does_not_exceed_the_age_at_once() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let limits = Limits {
+            max_age: Some(Duration::from_secs(3 * 86_400)),
+            ..Limits::default()
+        };
+        let store = Store::open(temporary.path(), limits).expect("a store");
+        let (key, bytes) = entry(|_| {});
+        let foreign = verified(bytes, &key).expect("good");
+        let origin = ForeignOrigin {
+            is_prefetched: true,
+            ..ForeignOrigin::default()
+        };
+        store
+            .publish_foreign(&key, &foreign, &origin)
+            .expect("stored");
+        let sizes = store.sizes().expect("sizes");
+        store.count_again(sizes, shard_of(&key));
+        // It is unused all the same.
+        let entries = store.entries().expect("listed");
+        assert!(store.unused_ms(&entries[0].1) >= 86_400_000);
+        let meta = facts();
+        let removed = store.publish(&Key([1; 32]), &content(&meta, &[b"binary"]));
+        assert_eq!(removed.expect("stored"), 0);
+        assert!(matches!(store.look_up(&key), Lookup::Found(..)));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use super::directory::{Directory, is_temporary};
-use super::evict::{Limits, used_ms};
+use super::evict::Limits;
 use super::heads::{self, EntryDriver, ShardHeads};
 use super::leftovers::{is_past, is_set_aside};
 use super::ownership::{begins_as_ours, has_our_content};
@@ -207,7 +207,7 @@ impl Store {
             .map_or(0, |most| left_bytes.saturating_sub(most));
         let excess = too_large.max(self.shortage(limits, 0));
         if excess > 0 {
-            let ordered = self.in_order(listed, collector)?;
+            let ordered = self.in_order(listed, limits, collector)?;
             let (mut freed, mut chosen) = (0, BTreeMap::new());
             (left, left_bytes) = (0, 0);
             for candidate in ordered {
@@ -256,7 +256,7 @@ impl Store {
         let now = self.root.now_ms();
         let mut kept = self.listed_entries(shard, &directory)?;
         let is_too_old =
-            |entry: &mut ListedEntry| limits.is_too_old(used_ms(&entry.file, now), now);
+            |entry: &mut ListedEntry| limits.is_too_old(limits.used_ms(&entry.file, now), now);
         for ListedEntry { key, file, .. } in kept.extract_if(.., is_too_old) {
             let name = file_name(&key);
             if !removed.is_stopped()
@@ -305,6 +305,7 @@ impl Store {
     fn in_order(
         &self,
         listed: BTreeMap<usize, Vec<ListedEntry>>,
+        limits: &Limits,
         collector: &mut dyn Collector,
     ) -> Result<Vec<Candidate>, Stop> {
         let is_network = self.root.file_system().is_network();
@@ -313,7 +314,7 @@ impl Store {
         let weigh = |heads: &ShardHeads| {
             let weighed = heads.entries.iter().map(|(entry, head)| {
                 let mut entry = *entry;
-                entry.file.modified_ms = used_ms(&entry.file, now);
+                entry.file.modified_ms = limits.used_ms(&entry.file, now);
                 let unused = now.saturating_sub(entry.file.modified_ms).max(JUST_USED_MS) as f64;
                 let spares = head.as_ref().map_or(-1.0, |head| match head.is_pending {
                     // A recipe that nobody has baked spares nothing yet.

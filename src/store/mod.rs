@@ -44,7 +44,6 @@ use directory::{Directory, FileFacts};
 use disk::{Disk, SystemDisk};
 use entry::{Defect, Entry, EntryContent, Meta};
 pub use evict::Limits;
-use evict::used_ms;
 use live::Live;
 use lock::Locks;
 use once_cell::race::OnceBox;
@@ -353,7 +352,7 @@ impl Store {
     fn origin(&self, file: &FileFacts) -> EntryOrigin {
         EntryOrigin {
             id: file.inode,
-            used_ms: used_ms(file, self.root.now_ms()),
+            used_ms: file.modified_ms,
             is_proven: !file.is_writable,
         }
     }

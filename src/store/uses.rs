@@ -249,7 +249,8 @@ impl Store {
             let key = name.strip_suffix(SUFFIX).and_then(Key::from_hex)?;
             let (mut file, fingerprint) = directory.facts_and_fingerprint(&name)?;
             if let Some(noted) = noted.get(&key) {
-                file.modified_ms = used_ms(&file, now).max(*noted);
+                let used = used_ms(&file, now);
+                file.modified_ms = used.map_or(*noted, |used| used.max(*noted));
             }
             Some(ListedEntry {
                 key,
@@ -268,7 +269,7 @@ fn date(directory: &Directory, key: &Key, time_ms: u64, later_ms: u64) {
     let Some(file) = directory.facts(&name) else {
         return;
     };
-    if used_ms(&file, time_ms) + later_ms < time_ms
+    if used_ms(&file, time_ms).is_none_or(|used| used.saturating_add(later_ms) < time_ms)
         && let Err(error) = directory.set_modified(&name, time_ms)
     {
         tracing::debug!(%error, "the use of an entry is not dated: it may be evicted earlier");

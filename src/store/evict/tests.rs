@@ -7,6 +7,8 @@ use super::*;
 use crate::key::ingredients::Key;
 use crate::store::disk::Disk;
 use crate::store::entry::tests::{content, facts};
+use crate::store::gc::Collector;
+use crate::store::heads::EntryDriver;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store};
 
@@ -39,8 +41,24 @@ fn has(store: &Store, number: u16) -> bool {
 
 /// Says that an entry was used so many seconds ago.
 fn used_ago(store: &Store, number: u16, seconds: u64) {
+    used_at(
+        store,
+        number,
+        SystemTime::now() - Duration::from_secs(seconds),
+    );
+}
+
+/// Says that an entry was used so many seconds from now, as by a clock that is ahead.
+fn used_ahead(store: &Store, number: u16, seconds: u64) {
+    used_at(
+        store,
+        number,
+        SystemTime::now() + Duration::from_secs(seconds),
+    );
+}
+
+fn used_at(store: &Store, number: u16, time: SystemTime) {
     let file = std::fs::File::open(store.path_of(&key(number))).expect("an entry");
-    let time = SystemTime::now() - Duration::from_secs(seconds);
     file.set_modified(time).expect("dated");
     let sizes = store.sizes().expect("sizes");
     store.count_again(sizes, usize::from(key(number).0[0]));
@@ -193,6 +211,60 @@ fn a_clock_that_is_set_back_empties_no_cache_and_leaves_none_that_is_never_empti
     let left: Vec<u16> = (0..109).filter(|number| has(&store, *number)).collect();
     assert_eq!(left[0], 3, "{left:?}");
     assert!(left.len() >= 9, "{left:?}");
+}
+
+/// The clock of a file server is ahead of ours, or ours was set back.
+#[test]
+fn what_is_dated_in_the_future_does_not_exceed_the_age() {
+    struct Silent;
+    impl Collector for Silent {
+        fn is_installed(&mut self, _: &EntryDriver) -> bool {
+            true
+        }
+
+        fn progress(&mut self, _: &'static str, _: usize, _: usize) -> bool {
+            true
+        }
+    }
+    const DAY: u64 = 86_400;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let limits = Limits {
+        max_age: Some(Duration::from_secs(3600)),
+        ..limits(0).no_size()
+    };
+    let store = opened(directory.path(), limits);
+    for number in 0..8 {
+        put(&store, number).expect("stored");
+    }
+    for (number, seconds) in [(0, 120), (1, 3 * 3600), (2, 3 * DAY), (3, 3000 * DAY)] {
+        used_ahead(&store, number, seconds);
+    }
+    used_ago(&store, 4, 4000);
+    assert_eq!(put(&store, 8), Ok(1));
+    used_ago(&store, 5, 4000);
+    let collected = store.collect(&limits, &mut Silent).expect("collected");
+    assert_eq!((collected.entries, collected.left), (1, 7));
+    for (_, file) in store.entries().expect("listed") {
+        assert!(store.unused_ms(&file) < 3_600_000, "{file:?}");
+    }
+    let left: Vec<u16> = (0..9).filter(|number| has(&store, *number)).collect();
+    assert_eq!(left, [0, 1, 2, 3, 6, 7, 8]);
+}
+
+/// While the clock of a file server is ahead, what was just stored is dated so.
+#[test]
+fn what_a_clock_that_is_a_little_ahead_has_dated_is_not_evicted_first() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = opened(directory.path(), limits(4 * ENTRY));
+    for number in 0..4 {
+        put(&store, number).expect("stored");
+        used_ago(&store, number, 1000 - u64::from(number));
+    }
+    used_ahead(&store, 2, 120);
+    put(&store, 4).expect("stored");
+    put(&store, 5).expect("stored");
+    let left: Vec<u16> = (0..6).filter(|number| has(&store, *number)).collect();
+    assert_eq!(left, [2, 3, 4, 5]);
 }
 
 #[test]
