@@ -5,8 +5,9 @@
 
 use std::io;
 
+use postcard::de_flavors::Flavor as Source;
 use postcard::ser_flavors::{Flavor, Size};
-use postcard::serialize_with_flavor;
+use postcard::{Deserializer, serialize_with_flavor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
@@ -16,8 +17,30 @@ use zstd::zstd_safe::{
 
 use crate::fork_safety::Mutex;
 
-/// Of what is decompressed, in bytes.
-const MAX_BYTES: usize = 256 << 20;
+/// What decoding may take.
+#[derive(Clone, Copy)]
+pub(super) struct DecodeLimits {
+    /// Of what is decompressed, in bytes.
+    bytes: usize,
+    /// How many of these are decoded one by one. Each element of a list takes one or more, and up to 55 bytes of memory for each; a text
+    /// takes only those of its length.
+    single_bytes: usize,
+}
+
+impl DecodeLimits {
+    /// What the cache has encoded itself.
+    pub(super) const OWN: DecodeLimits = DecodeLimits {
+        bytes: 256 << 20,
+        single_bytes: usize::MAX,
+    };
+    /// What anybody may have encoded: 32 MiB of text, and 110 MiB of elements. Without this limit, an archive of 477 bytes took 6.5 GB. The
+    /// metadata of real programs have up to 40 KB (measured, 171 entries), those of 20 000 kernels 1.3 MB.
+    pub(super) const FOREIGN: DecodeLimits = DecodeLimits {
+        bytes: 32 << 20,
+        single_bytes: 2 << 20,
+    };
+}
+
 /// So many bytes are gathered before they are compressed. What is not longer is compressed at once, and copied into no buffer of zstd's.
 const GATHERED: usize = 64 << 10;
 /// The fastest that still halves a text of random names: a miss waits for it.
@@ -39,13 +62,57 @@ pub(super) fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// `OutOfMemory`: nothing is known about it. Anything else: it is damaged.
-pub(super) fn decode<T: DeserializeOwned>(compressed: &[u8]) -> io::Result<T> {
-    let bytes = decompress(compressed)?;
-    postcard::from_bytes(&bytes).map_err(|error| match error {
+pub(super) fn decode<T: DeserializeOwned>(
+    compressed: &[u8],
+    limits: DecodeLimits,
+) -> io::Result<T> {
+    let bytes = decompress(compressed, limits.bytes)?;
+    let mut decoder = Deserializer::from_flavor(Decompressed {
+        rest: &bytes,
+        single_bytes: limits.single_bytes,
+    });
+    T::deserialize(&mut decoder).map_err(|error| match error {
         // A text of ours says so where there is no memory for it, and nothing else does.
         postcard::Error::SerdeDeCustom => io::ErrorKind::OutOfMemory.into(),
         _ => io::ErrorKind::InvalidData.into(),
     })
+}
+
+/// Gives postcard what it reads.
+struct Decompressed<'de> {
+    rest: &'de [u8],
+    /// How many bytes may still be read one by one.
+    single_bytes: usize,
+}
+
+/// There are no more bytes, or no more may be read.
+const ENDED: postcard::Error = postcard::Error::DeserializeUnexpectedEnd;
+
+impl<'de> Source<'de> for Decompressed<'de> {
+    type Remainder = ();
+    type Source = ();
+
+    fn pop(&mut self) -> postcard::Result<u8> {
+        let (first, rest) = self.rest.split_first().ok_or(ENDED)?;
+        self.single_bytes = self.single_bytes.checked_sub(1).ok_or(ENDED)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.rest.len())
+    }
+
+    fn try_take_n(&mut self, count: usize) -> postcard::Result<&'de [u8]> {
+        let taken = self.rest.split_at_checked(count);
+        let (taken, rest) = taken.ok_or(ENDED)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 /// Compresses what postcard writes.
@@ -142,14 +209,14 @@ impl Flavor for Compressor {
 /// destructor, which the dynamic linker notes (see `linker_lock`).
 static DECOMPRESSOR: Mutex<Option<DCtx<'static>>> = Mutex::new(None);
 
-/// The postcard encoding of what [`encode`] made.
+/// The postcard encoding of what [`encode`] made, of so many bytes at most.
 ///
 /// # Errors
 /// There is no memory for it, or it is damaged.
-fn decompress(compressed: &[u8]) -> io::Result<Vec<u8>> {
+fn decompress(compressed: &[u8], most: usize) -> io::Result<Vec<u8>> {
     let size = get_frame_content_size(compressed).ok().flatten();
     let size = size.and_then(|size| usize::try_from(size).ok());
-    let size = size.filter(|size| *size <= MAX_BYTES);
+    let size = size.filter(|size| *size <= most);
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size.ok_or(io::ErrorKind::InvalidData)?)?;
     // Another thread may have it, or a handler of a signal may have interrupted this one here.
@@ -170,6 +237,10 @@ fn decompress(compressed: &[u8]) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::store::recipe::Text;
+
+    fn decode<T: DeserializeOwned>(compressed: &[u8]) -> io::Result<T> {
+        super::decode(compressed, DecodeLimits::OWN)
+    }
 
     /// Bytes that cannot be compressed: the output is as long as it can become.
     fn random(length: usize) -> Vec<u8> {

@@ -23,7 +23,7 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::compressed;
+use super::compressed::{self, DecodeLimits};
 use super::recipe::{StoredRecipe, Text};
 use crate::framing::{CHECKSUM, seal, unseal};
 use crate::key::ingredients::{Ingredient, Key};
@@ -261,6 +261,26 @@ impl Entry {
     /// # Errors
     /// The reason why the bytes are not a usable entry.
     pub fn parse(bytes: Vec<u8>, key: Option<&Key>) -> Result<Entry, Defect> {
+        Entry::parse_within(bytes, key, DecodeLimits::OWN)
+    }
+
+    /// The same of bytes that came from elsewhere.
+    ///
+    /// # Errors
+    /// See [`Entry::parse`]; and neither its metadata nor its recipe may take much memory.
+    pub fn parse_foreign(bytes: Vec<u8>, key: Option<&Key>) -> Result<Entry, Defect> {
+        let entry = Entry::parse_within(bytes, key, DecodeLimits::FOREIGN)?;
+        if !entry.recipe.is_empty() {
+            entry.recipe_within(DecodeLimits::FOREIGN)?;
+        }
+        Ok(entry)
+    }
+
+    fn parse_within(
+        bytes: Vec<u8>,
+        key: Option<&Key>,
+        limits: DecodeLimits,
+    ) -> Result<Entry, Defect> {
         if bytes.len() < CHECKSUM {
             return Err(Defect::Length);
         }
@@ -295,7 +315,7 @@ impl Entry {
         if cursor.at != body.len() {
             return Err(Defect::Length);
         }
-        let meta = decode(&bytes[meta])?;
+        let meta = decode(&bytes[meta], limits)?;
         Ok(Entry {
             is_of_system: false,
             bytes,
@@ -325,7 +345,11 @@ impl Entry {
     /// # Errors
     /// [`Defect::NoMemory`]: nothing is known about it. Anything else: the recipe is not stored.
     pub fn recipe(&self) -> Result<StoredRecipe, Defect> {
-        decode(&self.bytes[self.recipe.clone()])
+        self.recipe_within(DecodeLimits::OWN)
+    }
+
+    fn recipe_within(&self, limits: DecodeLimits) -> Result<StoredRecipe, Defect> {
+        decode(&self.bytes[self.recipe.clone()], limits)
     }
 
     /// The size of the file, in bytes.
@@ -349,12 +373,12 @@ pub(super) fn parse_head(start: &[u8], key: &Key) -> Option<Meta> {
     if start[MAGIC.len() + size_of::<u32>()..][..key.0.len()] != key.0 {
         return None;
     }
-    decode(meta).ok()
+    decode(meta, DecodeLimits::OWN).ok()
 }
 
 /// Decodes what [`compressed::encode`] made.
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Defect> {
-    compressed::decode(bytes).map_err(|error| match error.kind() {
+fn decode<T: DeserializeOwned>(bytes: &[u8], limits: DecodeLimits) -> Result<T, Defect> {
+    compressed::decode(bytes, limits).map_err(|error| match error.kind() {
         io::ErrorKind::OutOfMemory => Defect::NoMemory,
         _ => Defect::Metadata,
     })

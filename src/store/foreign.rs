@@ -16,7 +16,8 @@ const UNUSED_MS: u64 = 7 * 86_400_000;
 /// For people: why the entry is refused.
 pub fn verified(bytes: Vec<u8>, key: &Key) -> Result<Entry, String> {
     let refused = |why: &str| Err(why.to_owned());
-    let entry = Entry::parse(bytes, Some(key)).map_err(|defect| format!("damaged: {defect}"))?;
+    let entry = Entry::parse_foreign(bytes, Some(key));
+    let entry = entry.map_err(|defect| format!("damaged: {defect}"))?;
     let meta = &entry.meta;
     if ingredients::key(&meta.ingredients) != *key {
         return refused("its key is not the key of its ingredients");
@@ -105,6 +106,7 @@ mod tests {
 
     use super::super::Lookup;
     use super::super::entry::tests::{content, facts};
+    use super::super::recipe::{RecipeBase, RecipeOperation};
     use super::super::tier::Tier;
     use super::*;
 
@@ -193,5 +195,51 @@ mod tests {
         let removed = store.publish(&Key([1; 32]), &content(&meta, &[b"binary"]));
         assert_eq!(removed.expect("stored"), 0);
         assert!(matches!(store.look_up(&key), Lookup::Found(..)));
+    }
+
+    #[test]
+    fn an_entry_that_expands_to_far_more_than_real_ones_is_refused_before_it_takes_memory() {
+        let is_good = |meta: &Meta, recipe: Option<&StoredRecipe>| {
+            let key = ingredients::key(&meta.ingredients);
+            let content = EntryContent {
+                recipe,
+                ..content(meta, &[b"first", b"other", b"third"])
+            };
+            let bytes = content.encode(&key).expect("memory");
+            assert!(bytes.len() < 100_000, "{}", bytes.len());
+            verified(bytes, &key).is_ok()
+        };
+        let with = |change: &dyn Fn(&mut Meta)| {
+            let mut meta = facts();
+            change(&mut meta);
+            is_good(&meta, None)
+        };
+        let kernels = |count| {
+            move |meta: &mut Meta| {
+                meta.facts.kernels = vec![meta.facts.kernels[0].clone(); count];
+                meta.facts.kernel_names = vec![b"a name of a kernel".to_vec(); count];
+            }
+        };
+        assert!(with(&kernels(20_000)));
+        assert!(!with(&kernels(200_000)));
+        assert!(!with(&|meta| meta.facts.devices = vec![Vec::new(); 4 << 20]));
+        assert!(!with(&|meta| meta.executable = " ".repeat(40 << 20)));
+        let recipe = |base| StoredRecipe {
+            base,
+            operation: RecipeOperation::Build,
+            options: None,
+            devices: Vec::new(),
+            listed: None,
+            previous: None,
+            files: Vec::new(),
+            working_directory: None,
+            own_cache: None,
+        };
+        let is_good = |base| is_good(&facts(), Some(&recipe(base)));
+        let source = |length| RecipeBase::Source(vec![b' '; length].into());
+        assert!(is_good(source(10 << 20)));
+        assert!(!is_good(source(40 << 20)));
+        assert!(is_good(RecipeBase::Linked(vec![Key([1; 32]); 4096])));
+        assert!(!is_good(RecipeBase::Linked(vec![Key([1; 32]); 80_000])));
     }
 }

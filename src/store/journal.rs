@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::compressed;
+use super::compressed::{self, DecodeLimits};
 use super::directory::Directory;
 use super::lock::try_lock_file;
 use super::ownership::{is_our_start, may_write};
@@ -247,7 +247,7 @@ fn decode(mut bytes: &[u8]) -> Vec<JournalRecord> {
         bytes = &bytes[at..];
         bytes = match unframe(MAGIC, bytes) {
             Some((body, rest)) => {
-                records.extend(compressed::decode(body).ok());
+                records.extend(compressed::decode(body, DecodeLimits::OWN).ok());
                 rest
             }
             None => &bytes[MAGIC.len()..],
