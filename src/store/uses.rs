@@ -2,7 +2,7 @@
 //!
 //! The time of modification of an entry's file is the time of its last use, but a hit must not write to a disk. So a hit notes the
 //! use in the live directory. A listing of entries takes the later one of the two times. Once an hour a process that stores an entry
-//! writes the noted times into the files, and then empties the notes; so does `oclcache gc`.
+//! writes noted times into the files, and empties the shards of notes that it has gone through; so does `oclcache gc`.
 //!
 //! ```text
 //! uses = { shard }    256 shards, by the first byte of the key
@@ -22,7 +22,7 @@ use std::io;
 use super::directory::{Directory, FileFacts};
 use super::evict::used_ms;
 use super::sizes::SHARDS;
-use super::{SUFFIX, Store, StoreError, file_name};
+use super::{SUFFIX, Store, StoreError, file_name, shard_of};
 use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
@@ -107,7 +107,7 @@ impl Uses {
     /// What is noted of the entries of a shard.
     pub fn of(&self, shard: usize) -> UseTimes {
         let Some(file) = &self.file else {
-            let is_of = |key: &Key| usize::from(key.0[0]) == shard;
+            let is_of = |key: &Key| shard_of(key) == shard;
             let own = self.own.lock();
             let notes = own.iter().filter(|(key, _)| is_of(key));
             return notes.map(|(key, time)| (*key, *time)).collect();
@@ -116,6 +116,19 @@ impl Uses {
         match file.read_exact_at(&mut notes, (shard * SHARD) as u64) {
             Ok(()) => parse(&notes).filter(|(_, time)| *time > 0).collect(),
             Err(_) => UseTimes::new(),
+        }
+    }
+
+    /// Forgets the notes of some shards, once the files are dated. A use that is noted meanwhile is lost.
+    pub fn forget(&self, shards: &[usize]) {
+        let Some(file) = &self.file else {
+            let is_of_others = |key: &Key, _: &mut u64| !shards.contains(&shard_of(key));
+            return self.own.lock().retain(is_of_others);
+        };
+        for shard in shards {
+            if let Err(error) = forget_in(file, *shard) {
+                tracing::debug!(%error, "noted uses of entries are not forgotten");
+            }
         }
     }
 
@@ -131,6 +144,20 @@ impl Uses {
             None => self.own.lock().clear(),
         }
     }
+}
+
+/// Overwrites the notes of a shard. Their pages stay.
+fn forget_in(file: &GuardedFile, shard: usize) -> io::Result<()> {
+    let at = shard * SHARD;
+    let mut notes = vec![0; SHARD];
+    file.read_exact_at(&mut notes, at as u64)?;
+    let (sets, _) = notes.as_chunks::<SET>();
+    for (index, set) in sets.iter().enumerate() {
+        if *set != [0; SET] {
+            file.overwrite_at(&[0; SET], (at + index * SET) as u64)?;
+        }
+    }
+    Ok(())
 }
 
 /// Replaces the note of this entry in its set; if there is none, the oldest one.
@@ -186,7 +213,8 @@ impl Store {
         }
     }
 
-    /// Dates the files of entries that were used, so that nothing is lost when the notes are: this many at most.
+    /// Dates the files of entries that were used, so that nothing is lost when the notes are: this many at most, and the others in later
+    /// turns.
     pub(super) fn date_uses(&self, most: usize) {
         let uses = self.uses();
         // Each process without a live directory would date the same files.
@@ -195,25 +223,37 @@ impl Store {
         } else {
             OWN_INTERVAL_MS
         };
-        let (mut dated, mut next) = (0, 0);
-        while let Some(shard) = uses.next_noted(next) {
-            next = shard + 1;
-            let noted = uses.of(shard);
-            if noted.is_empty() {
-                continue;
-            }
-            let Ok(Some(directory)) = self.shard(shard) else {
-                continue;
-            };
-            for (key, time_ms) in noted {
-                if dated == most {
-                    return;
+        // A process that dates no more than so many would always date the same ones, if they are used all the time.
+        let first = (self.root.now_ms() % SHARDS as u64) as usize;
+        let (mut dated, mut passed) = (0, Vec::new());
+        for shards in [first..SHARDS, 0..first] {
+            let mut next = shards.start;
+            while let Some(shard) = uses.next_noted(next).filter(|shard| *shard < shards.end) {
+                next = shard + 1;
+                let noted = uses.of(shard);
+                if noted.is_empty() {
+                    continue;
                 }
-                dated += 1;
-                date(&directory, &key, time_ms, later_ms);
+                let Ok(directory) = self.shard(shard) else {
+                    continue;
+                };
+                for (key, time_ms) in noted {
+                    let directory = directory.as_ref();
+                    let is_late =
+                        |directory: &&Directory| is_undated(directory, &key, time_ms, later_ms);
+                    let Some(directory) = directory.filter(is_late) else {
+                        continue;
+                    };
+                    if dated == most {
+                        return uses.forget(&passed);
+                    }
+                    dated += 1;
+                    date(directory, &key, time_ms);
+                }
+                passed.push(shard);
             }
         }
-        if dated > 0 {
+        if !passed.is_empty() {
             uses.clear();
         }
     }
@@ -263,15 +303,16 @@ impl Store {
     }
 }
 
-/// Dates the file of an entry, if it was used so much later than the file says. A failure costs the entry its place in the order.
-fn date(directory: &Directory, key: &Key, time_ms: u64, later_ms: u64) {
-    let name = file_name(key);
-    let Some(file) = directory.facts(&name) else {
-        return;
-    };
-    if used_ms(&file, time_ms).is_none_or(|used| used.saturating_add(later_ms) < time_ms)
-        && let Err(error) = directory.set_modified(&name, time_ms)
-    {
+/// Whether an entry was used so much later than its file says.
+fn is_undated(directory: &Directory, key: &Key, time_ms: u64, later_ms: u64) -> bool {
+    let file = directory.facts(&file_name(key));
+    let used = file.map(|file| used_ms(&file, time_ms));
+    used.is_some_and(|used| used.is_none_or(|used| used.saturating_add(later_ms) < time_ms))
+}
+
+/// Dates the file of an entry. A failure costs the entry its place in the order.
+fn date(directory: &Directory, key: &Key, time_ms: u64) {
+    if let Err(error) = directory.set_modified(&file_name(key), time_ms) {
         tracing::debug!(%error, "the use of an entry is not dated: it may be evicted earlier");
     }
 }
@@ -279,6 +320,8 @@ fn date(directory: &Directory, key: &Key, time_ms: u64, later_ms: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Limits;
+    use crate::store::entry::tests::{content, facts};
 
     fn key(bytes: [u8; 3]) -> Key {
         Key([bytes.to_vec(), vec![0; 29]]
@@ -311,8 +354,11 @@ mod tests {
             assert_eq!(uses.of(7), [(one, 7)].into());
             assert_eq!(uses.of(8), [(other, 6)].into());
             assert_eq!(uses.of(9), UseTimes::new());
-            uses.clear();
+            uses.forget(&[7]);
             assert_eq!(uses.of(7), UseTimes::new());
+            assert_eq!(uses.of(8), [(other, 6)].into());
+            uses.clear();
+            assert_eq!(uses.of(8), UseTimes::new());
             uses.note(&one, 9);
             assert_eq!(uses.of(7), [(one, 9)].into());
         });
@@ -347,5 +393,35 @@ mod tests {
         let again = Uses::open(live.as_ref());
         again.note(&key([7, 1, 1]), 7);
         assert_eq!(uses.of(7).len(), 1);
+    }
+
+    #[test]
+    fn however_many_uses_are_noted_each_is_dated_in_its_turn() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(directory.path(), Limits::default()).expect("a store");
+        let meta = facts();
+        let keys: Vec<Key> = (0..12).map(|number| key([20 * number, 1, 1])).collect();
+        let long_ago = store.root.now_ms() - 86_400_000;
+        let shard_with = |key: &Key| store.shard(shard_of(key)).expect("opened").expect("there");
+        for key in &keys {
+            let published = store.publish(key, &content(&meta, &[b"binary"]));
+            published.expect("stored");
+            let dated = shard_with(key).set_modified(&file_name(key), long_ago);
+            dated.expect("dated");
+        }
+        let undated = || {
+            let is_old = |key: &&Key| {
+                let file = shard_with(key).facts(&file_name(key));
+                file.expect("an entry").modified_ms == long_ago
+            };
+            keys.iter().filter(is_old).count()
+        };
+        keys.iter().for_each(|key| store.note_use(key));
+        for left in [7, 2, 0] {
+            store.date_uses(5);
+            assert_eq!(undated(), left);
+        }
+        let uses = store.uses();
+        assert!((0..SHARDS).all(|shard| uses.of(shard).is_empty()));
     }
 }
