@@ -34,7 +34,7 @@ pub fn verified(bytes: Vec<u8>, key: &Key) -> Result<Entry, String> {
 /// How an entry from elsewhere is stored.
 #[derive(Clone, Debug, Default)]
 pub struct ForeignOrigin {
-    /// Who signed it, if it came from the store that machines share.
+    /// Who signed it, if it came from the store that machines share; None: who signed it before, if anybody did.
     pub signer: Option<u64>,
     /// The library of its driver on this machine, if that is known.
     pub library: Option<String>,
@@ -64,7 +64,8 @@ impl Store {
             driver_library: library.unwrap_or_else(|| entry.meta.driver_library.clone()),
             ..entry.meta.clone()
         };
-        let meta = meta.signed_by(origin.signer);
+        // One that comes back from an archive of this cache is still to be found by its signer.
+        let meta = meta.signed_by(origin.signer.or(entry.meta.signer()));
         let content = EntryContent {
             meta: &meta,
             recipe: recipe.as_ref(),
@@ -195,6 +196,26 @@ mod tests {
         let removed = store.publish(&Key([1; 32]), &content(&meta, &[b"binary"]));
         assert_eq!(removed.expect("stored"), 0);
         assert!(matches!(store.look_up(&key), Lookup::Found(..)));
+    }
+
+    #[test]
+    fn an_entry_that_comes_back_from_an_archive_keeps_its_signer() {
+        let temporary = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(temporary.path(), Limits::default()).expect("a store");
+        let (key, bytes) = entry(|meta| *meta = meta.clone().signed_by(Some(0xfeed)));
+        let foreign = verified(bytes, &key).expect("good");
+        let signer = |origin| {
+            store
+                .publish_foreign(&key, &foreign, &origin)
+                .expect("stored");
+            store.read_meta(&key).expect("stored").signer()
+        };
+        assert_eq!(signer(ForeignOrigin::default()), Some(0xfeed));
+        let other = ForeignOrigin {
+            signer: Some(7),
+            ..ForeignOrigin::default()
+        };
+        assert_eq!(signer(other), Some(7));
     }
 
     #[test]
