@@ -1,11 +1,11 @@
-//! Files that stay open for the life of the process, and are written in place.
+//! Files and sockets that stay open while the application runs.
 //!
 //! Applications that become daemons close all descriptors, and the files that they open next get the same numbers: we would write
-//! into their files. So each access first checks that the descriptor still is that of our file.
+//! into their files, send into their sockets, and close both. So each access first checks that the descriptor still is that of our file.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub fn beyond_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A file that stays open.
+/// A file or socket that stays open.
 #[derive(Debug)]
 pub struct GuardedFile {
     /// Some, until it is dropped.
@@ -86,6 +86,14 @@ impl GuardedFile {
         let call = one_call::number().unwrap_or(0);
         self.checked_in.store(call, Ordering::Relaxed);
         Ok((file, stat))
+    }
+
+    /// The descriptor, for a call that follows at once.
+    ///
+    /// # Errors
+    /// The application has closed it.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.open()?.0.as_fd())
     }
 
     /// The file to read: asked for once in a call.
@@ -253,6 +261,7 @@ mod tests {
         assert!(kept.write_all_at(b"x", 1).is_err());
         assert!(kept.read_exact_at(&mut bytes, 0).is_err());
         assert!((&kept).write_all(b"x").is_err());
+        assert!(kept.descriptor().is_err());
         assert!(kept.events(PollFlags::IN).is_err());
         theirs.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes, *b"mine");

@@ -26,7 +26,7 @@ use rustix::process::geteuid;
 
 use super::protocol::{Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, VERSION};
 use crate::config::{Config, Name};
-use crate::guarded_file::beyond_streams;
+use crate::guarded_file::{GuardedFile, beyond_streams};
 use crate::host;
 use crate::key::ingredients::{hex, sha256};
 use crate::peer_credentials;
@@ -144,7 +144,7 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
 
 /// A connection to the helper.
 #[derive(Debug)]
-pub(super) struct Connection(OwnedFd);
+pub(super) struct Connection(GuardedFile);
 
 /// Connects to the helper. None if none listens.
 pub(super) fn connect(name: &str, root: &Directory) -> Option<Connection> {
@@ -152,14 +152,17 @@ pub(super) fn connect(name: &str, root: &Directory) -> Option<Connection> {
         let socket = socket().ok()?;
         // A queue that is full (EAGAIN) is that of a helper that hangs.
         rustix::net::connect(&socket, &place.address().ok()?).ok()?;
-        is_own_peer(socket.as_fd()).then_some(Connection(socket))
+        if !is_own_peer(socket.as_fd()) {
+            return None;
+        }
+        Some(Connection(GuardedFile::new(socket.into()).ok()?))
     })
 }
 
 impl Connection {
     /// Sends a request. Waits for nothing.
     pub fn ask(&self, request: &Request) -> io::Result<()> {
-        send(self.0.as_fd(), &request.encode())
+        send(self.0.descriptor()?, &request.encode())
     }
 
     /// The next answer; None if there is none by this time.
@@ -167,22 +170,22 @@ impl Connection {
     /// # Errors
     /// The helper has hung up, or sent something else.
     pub fn answer(&self, until: Instant) -> io::Result<Option<Answer>> {
-        if !is_readable(self.0.as_fd(), until)? {
+        if !is_readable(self.0.descriptor()?, until)? {
             return Ok(None);
         }
         let mut packet = [0; MAX_REQUEST_BYTES];
-        let length = receive(self.0.as_fd(), &mut packet)?;
+        let length = receive(self.0.descriptor()?, &mut packet)?;
         let answer = Answer::decode(&packet[..length]);
         answer.map(Some).ok_or(io::ErrorKind::InvalidData.into())
     }
 
     /// [`Connection::answer`] for answers that may have a text.
     fn long_answer(&self, until: Instant) -> io::Result<Option<Answer>> {
-        if !is_readable(self.0.as_fd(), until)? {
+        if !is_readable(self.0.descriptor()?, until)? {
             return Ok(None);
         }
         let mut packet = vec![0; MAX_ANSWER_BYTES];
-        let length = receive(self.0.as_fd(), &mut packet)?;
+        let length = receive(self.0.descriptor()?, &mut packet)?;
         let answer = Answer::decode(&packet[..length]);
         answer.map(Some).ok_or(io::ErrorKind::InvalidData.into())
     }

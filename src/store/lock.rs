@@ -20,7 +20,7 @@ mod socket;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,6 +31,7 @@ use super::directory::Directory;
 use crate::filesystem::FileSystem;
 use crate::fork_generation::generation;
 use crate::fork_safety::{Mutex, MutexGuard};
+use crate::guarded_file::GuardedFile;
 use crate::key::ingredients::Key;
 use file::LockFile;
 pub use file::is_lock_file;
@@ -92,7 +93,7 @@ struct Held {
 
 enum LockBackend {
     File(Arc<LockFile>),
-    Socket { _open: OwnedFd },
+    Socket { _open: GuardedFile },
 }
 
 /// A lock that is held. Another thread may drop it. In a forked child it has no effect.
@@ -333,6 +334,7 @@ impl fmt::Debug for LockGuard {
 
 #[cfg(test)]
 pub mod tests {
+    use std::os::fd::OwnedFd;
     use std::path::Path;
 
     use super::*;

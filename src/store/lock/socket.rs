@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::guarded_file::beyond_streams;
+use crate::guarded_file::{GuardedFile, beyond_streams};
 use crate::peer_credentials;
 
 /// Pending connections of a holder. Each question who listens stays pending until the lock is given back.
@@ -44,12 +44,14 @@ fn socket() -> Result<OwnedFd> {
 }
 
 /// The lock; None: the name is bound.
-pub fn bind(address: &SocketAddrUnix) -> Result<Option<OwnedFd>> {
+pub fn bind(address: &SocketAddrUnix) -> Result<Option<GuardedFile>> {
     let socket = socket()?;
     match rustix::net::bind(&socket, address) {
         Ok(()) => {
             rustix::net::listen(&socket, BACKLOG)?;
-            Ok(Some(socket))
+            let guarded = GuardedFile::new(socket.into());
+            let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            guarded.map(Some).map_err(errno)
         }
         Err(Errno::ADDRINUSE) => Ok(None),
         Err(error) => Err(error),
