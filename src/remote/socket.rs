@@ -10,8 +10,8 @@
 //! user, the namespaces of users, mounts and the network, the cache directory, and the settings of the remote level. A path of a
 //! socket may have 107 bytes, so the directory is reached through `/proc/self/fd`.
 //!
-//! Each side asks the kernel who the other one is, and hangs up unless it is its own user. The user 65534 is refused: in a user
-//! namespace it stands for every user outside.
+//! Each side asks the kernel who the other one is, and hangs up unless it certainly is its own user. In a user namespace
+//! one number may stand for every user outside.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +32,7 @@ use crate::key::ingredients::{hex, sha256};
 use crate::peer_credentials;
 use crate::proc_file;
 use crate::store::directory::Directory;
+use crate::trust;
 
 /// The directory of the socket below the directory of this format, and of the state of the helper.
 pub(super) const DIRECTORY: &str = "remote";
@@ -41,8 +42,6 @@ const RUNTIME_DIRECTORY: &str = "oclcache-remote";
 const LOCK: &str = ".lock";
 /// The bytes of the name, before they are written as hexadecimal digits.
 const NAME_BYTES: usize = 16;
-/// The user for whom a user namespace has no number.
-const OVERFLOW_USER: u32 = 65534;
 /// Connections that the helper has not accepted yet.
 const BACKLOG: i32 = 128;
 
@@ -133,8 +132,7 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// Whether the process at the other end of a socket is of this user.
 pub fn is_own_peer(socket: BorrowedFd<'_>) -> bool {
-    let own = geteuid().as_raw();
-    own != OVERFLOW_USER && peer_credentials::of(socket).is_ok_and(|peer| peer.user == own)
+    peer_credentials::of(socket).is_ok_and(|peer| trust::is_own(peer.user))
 }
 
 /// The number of the process at the other end of a socket; None: it has none in this process's namespace.

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::guarded_file::{GuardedFile, beyond_streams};
 use crate::peer_credentials;
+use crate::trust;
 
 /// Pending connections of a holder. Each question who listens stays pending until the lock is given back.
 const BACKLOG: i32 = 4096;
@@ -60,13 +61,12 @@ pub fn bind(address: &SocketAddrUnix) -> Result<Option<GuardedFile>> {
 
 /// Who has bound the name.
 pub fn holder(address: &SocketAddrUnix) -> Holder {
-    let own = rustix::process::geteuid().as_raw();
     let connected = socket().and_then(|socket| {
         rustix::net::connect(&socket, address)?;
         Ok(socket)
     });
     match connected {
-        Ok(socket) if peer_credentials::of(&socket).is_ok_and(|peer| peer.user == own) => {
+        Ok(socket) if peer_credentials::of(&socket).is_ok_and(|peer| trust::is_own(peer.user)) => {
             Holder::ThisUser
         }
         Err(Errno::CONNREFUSED | Errno::INTR) => Holder::NotYet,
