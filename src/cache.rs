@@ -449,7 +449,7 @@ impl Cache {
             _ if ticket.concurrent => Attribution::driver(ticket.driver),
             _ => Attribution::program(ticket.driver, ticket.program, &call.arguments),
         };
-        let refusable = ticket.built && plan::has_kernels(&ticket);
+        let refusable = held.is_some() || ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();
         let watch = ticket.driver.watch_libraries();
         let started = Instant::now();
@@ -543,14 +543,18 @@ impl Cache {
     }
 
     /// R3: builds a served program for real before a call that changes it, so that the driver judges the call. If kernels of its P'
-    /// are alive, a kernel of P is held until then.
+    /// are alive, a kernel of P is held until then, and P' goes on to serve.
     fn prepare_change(&self, ticket: &Ticket) -> Option<HeldObject> {
         let inner = ticket.inner.as_ref().filter(|inner| inner.is_inner())?;
+        let _alone = shadow::own_for_change(ticket);
         if !self.build_own(ticket.program, inner, Query::Rebuild) {
             return None;
         }
-        shadow::stand_aside(ticket);
-        self.held_kernel(ticket, inner, ticket.program)
+        let held = self.held_kernel(ticket, inner, ticket.program);
+        if held.is_none() {
+            shadow::hide_inner(ticket);
+        }
+        held
     }
 
     /// Creates a kernel of `judged` if kernels of the serving program are alive, so that the driver judges `judged` as a program

@@ -26,7 +26,6 @@ pub struct Ticket {
     pub program: Program,
     id: u64,
     generation: u64,
-    changes: u64,
     /// Its driver.
     pub driver: &'static Driver,
     /// Its context.
@@ -37,12 +36,8 @@ pub struct Ticket {
     pub recipe: Option<Arc<Recipe>>,
     /// References that the application holds.
     pub references: u32,
-    /// The P' that serves it.
+    /// The P' that serves it, also while it is hidden: see [`hide_inner`].
     pub inner: Option<Arc<CachedProgram>>,
-    /// Kernels of P or of its P' that the application holds.
-    pub kernels: usize,
-    /// Kernels of a P' among them.
-    pub inner_kernels: usize,
     /// Another build or compilation of it was running.
     pub concurrent: bool,
     /// An earlier build failed.
@@ -51,6 +46,8 @@ pub struct Ticket {
     pub built: bool,
     /// It has a release callback.
     pub release_callback: bool,
+    /// It hides P'.
+    hides_inner: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -73,12 +70,6 @@ pub fn begin(program: Program, devices: Option<&[Device]>) -> Option<Ticket> {
         ANSWERED.wait(seen, until);
         state = STATE.write();
     }
-    let id = state.programs.get(&program)?.id;
-    let kernels = state.attached_kernels(id).count();
-    let inner_kernels = state
-        .attached_kernels(id)
-        .filter(|kernel| kernel.is_inner())
-        .count();
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
     known.running += 1;
@@ -86,21 +77,19 @@ pub fn begin(program: Program, devices: Option<&[Device]>) -> Option<Ticket> {
     known.built_for = devices.map(<[Device]>::to_vec);
     Some(Ticket {
         program,
-        id,
+        id: known.id,
         generation: known.generation,
-        changes: known.changes,
         driver: known.driver,
         context: known.context,
         origin: known.origin.clone(),
         recipe: known.recipe.clone(),
         references: known.references,
         inner: known.inner.clone(),
-        kernels,
-        inner_kernels,
         concurrent: known.running > 1,
         failed: known.failed,
         built: known.built,
         release_callback: known.release_callback,
+        hides_inner: AtomicBool::new(false),
         ended: AtomicBool::new(false),
     })
 }
@@ -119,6 +108,9 @@ impl State {
         {
             known.running = known.running.saturating_sub(1);
             known.busy = false;
+            if ticket.hides_inner.swap(false, Ordering::Relaxed) {
+                known.hidden = known.hidden.saturating_sub(1);
+            }
         }
     }
 }
@@ -133,13 +125,31 @@ pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
         .is_some()
 }
 
-/// Lets P answer for itself while the driver judges a call that may change it. P was built for real.
-pub fn stand_aside(ticket: &Ticket) {
-    let aside = STATE
-        .write()
-        .current(ticket)
-        .and_then(|known| known.inner.take());
-    drop(aside); // the ticket has another clone
+/// Lets P answer for itself while the driver judges a call. P was built for real. P' must not be hidden if the driver will refuse the
+/// call because kernels of P' are alive: other threads would get kernels of P meanwhile, which have program-scope variables of their
+/// own.
+pub fn hide_inner(ticket: &Ticket) {
+    let mut state = STATE.write();
+    if let Some(known) = state.programs.get_mut(&ticket.program)
+        && known.id == ticket.id
+        && !ticket.hides_inner.swap(true, Ordering::Relaxed)
+    {
+        known.hidden += 1;
+    }
+}
+
+/// The kernels of a program that the application holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeldKernels {
+    /// All of them.
+    pub all: usize,
+    /// Those that are of a P'.
+    pub inner: usize,
+}
+
+/// The kernels of the ticket's program at this moment.
+pub fn held_kernels(ticket: &Ticket) -> HeldKernels {
+    STATE.read().held_kernels(ticket.id)
 }
 
 /// Whether no other build of the program ran at the same time, so that the driver holds the result of this one.
@@ -154,7 +164,6 @@ pub fn publish(ticket: &Ticket, inner: Arc<CachedProgram>) -> Result<(), Arc<Cac
         return Err(inner);
     };
     known.built = true;
-    known.changes += 1;
     known.recorded = None;
     let old_recipe = known.recipe.replace(inner.recipe().clone());
     let old = known.inner.replace(inner);
@@ -187,18 +196,10 @@ pub fn ended(ticket: &Ticket, how: BuildEnd, recorded: Option<Key>, recipe: Opti
     let known = state.programs.get_mut(&ticket.program);
     if let Some(known) = known.filter(|known| known.id == ticket.id) {
         match how {
-            BuildEnd::Refused => {
-                if known.inner.is_none() && known.changes == ticket.changes {
-                    known.inner = ticket.inner.clone();
-                }
-            }
-            BuildEnd::Twin => {
-                known.changes += 1;
-                old_recipe = known.recipe.take();
-            }
+            BuildEnd::Refused => {}
+            BuildEnd::Twin => old_recipe = known.recipe.take(),
             BuildEnd::Built | BuildEnd::Failed => {
                 known.built = true;
-                known.changes += 1;
                 known.failed |= how == BuildEnd::Failed;
                 known.recorded = recorded.filter(|_| is_current);
                 std::mem::swap(&mut known.recipe, &mut old_recipe);
@@ -211,7 +212,7 @@ pub fn ended(ticket: &Ticket, how: BuildEnd, recorded: Option<Key>, recipe: Opti
     drop((old, old_recipe));
 }
 
-/// The exclusive right to force a real build of P and to query it, see [`own_program`].
+/// The exclusive right to force a real build of P and to query it, see [`own_program`] and [`own_for_change`].
 pub struct OwnProgram {
     program: Program,
     id: u64,
@@ -220,15 +221,27 @@ pub struct OwnProgram {
 /// Holds P, which `inner` serves, exclusively. None if another P' serves it by now, or if it is being built. Builds and other
 /// queries of P wait until the result is dropped.
 pub fn own_program(program: Program, inner: &Arc<CachedProgram>) -> Option<OwnProgram> {
-    let until = Instant::now() + MAX_QUERY_WAIT;
-    loop {
-        let mut state = STATE.write();
-        let known = state.programs.get_mut(&program)?;
+    own(program, |known| {
         let serves = known
             .inner
             .as_ref()
             .is_some_and(|current| Arc::ptr_eq(current, inner));
-        if !serves || known.running > 0 {
+        serves && known.running == 0
+    })
+}
+
+/// Holds P, which the call of this ticket may change, exclusively: other such calls, and queries, wait until the result is dropped.
+pub fn own_for_change(ticket: &Ticket) -> Option<OwnProgram> {
+    own(ticket.program, |known| known.id == ticket.id)
+}
+
+/// None after [`MAX_QUERY_WAIT`], or if P does not permit it or is gone.
+fn own(program: Program, permits: impl Fn(&ProgramState) -> bool) -> Option<OwnProgram> {
+    let until = Instant::now() + MAX_QUERY_WAIT;
+    loop {
+        let mut state = STATE.write();
+        let known = state.programs.get_mut(&program)?;
+        if !permits(known) {
             return None;
         }
         if !known.questioned {

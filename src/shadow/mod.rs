@@ -22,8 +22,8 @@ use crate::fork_safety::{RwLock, Signal};
 use crate::key::il::Module;
 use crate::key::ingredients::Key;
 pub use building::{
-    BuildEnd, OwnProgram, Ticket, begin, ended, is_alone, own_program, publish, set_busy,
-    stand_aside,
+    BuildEnd, HeldKernels, OwnProgram, Ticket, begin, ended, held_kernels, hide_inner, is_alone,
+    own_for_change, own_program, publish, set_busy,
 };
 pub use cached_program::{CachedProgram, Owner};
 use kernels::{Kernels, may_be_known};
@@ -59,8 +59,6 @@ struct ProgramState {
     generation: u64,
     /// The number of running builds and compilations.
     running: u32,
-    /// The number of builds and compilations that changed the program.
-    changes: u64,
     /// A hit is being loaded or a miss recorded: for the application the build goes on.
     busy: bool,
     /// The devices that the last build or compilation is for. None: all.
@@ -71,7 +69,10 @@ struct ProgramState {
     release_callback: bool,
     /// The program was built or compiled before.
     built: bool,
+    /// The P' that serves it.
     inner: Option<Arc<CachedProgram>>,
+    /// The number of running calls that hide P'. Meanwhile P answers for itself.
+    hidden: u32,
     /// The entry in which this program, built by the driver, was recorded.
     recorded: Option<Key>,
     /// The recipe of its content, if it is known by a key.
@@ -82,6 +83,12 @@ impl ProgramState {
     /// Whether the program is dead to the driver, on drivers where kernels do not keep their program alive.
     fn is_dead(&self) -> bool {
         self.kept && !self.driver.behavior().kernels_keep_program
+    }
+
+    /// The P' that serves it at this moment.
+    fn serving(&self) -> Option<&Arc<CachedProgram>> {
+        let is_hidden = self.hidden > 0 && !self.is_dead();
+        self.inner.as_ref().filter(|_| !is_hidden)
     }
 }
 
@@ -121,6 +128,15 @@ impl State {
         self.kernels
             .values()
             .filter(move |kernel| kernel.program_id == program_id)
+    }
+
+    fn held_kernels(&self, program_id: u64) -> HeldKernels {
+        let mut held = HeldKernels::default();
+        for kernel in self.attached_kernels(program_id) {
+            held.all += 1;
+            held.inner += usize::from(kernel.is_inner());
+        }
+        held
     }
 
     fn has_kernels_apart(&self, program_id: u64) -> bool {
@@ -180,13 +196,13 @@ fn remember(
         kept: false,
         generation: 0,
         running: 0,
-        changes: 0,
         busy: false,
         built_for: None,
         questioned: false,
         failed: false,
         release_callback: false,
         inner,
+        hidden: 0,
         recorded,
         recipe,
     };
@@ -412,7 +428,7 @@ pub fn view(program: Program) -> Option<ProgramView> {
     let state = STATE.read();
     let known = state.programs.get(&program)?;
     Some(ProgramView {
-        inner: known.inner.clone(),
+        inner: known.serving().cloned(),
         kept: known.kept,
         busy: known.busy,
         built_for: known.busy.then(|| known.built_for.clone()).flatten(),
@@ -503,6 +519,10 @@ pub fn forked() {
         program.running = 0;
         program.busy = false;
         program.questioned = false;
+        if std::mem::take(&mut program.hidden) > 0 {
+            // A build of P may be unfinished for ever, so P answers. The thread that hid P' holds it as well and would release it.
+            std::mem::forget(program.inner.take());
+        }
     }
 }
 

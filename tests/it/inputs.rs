@@ -6,7 +6,7 @@ use crate::support::{Driver, Sandbox, Way, example, some_of};
 
 /// One run of each in turn; the last must give what the bare driver gives. Each process came to the cache.
 #[track_caller]
-fn last_is_bare(sandbox: &Sandbox, runs: &[&[&str]]) {
+pub fn last_is_bare(sandbox: &Sandbox, runs: &[&[&str]]) {
     for arguments in runs {
         let ran = sandbox.client(Way::Cached, arguments).ok();
         if Some(arguments) == runs.last() {
@@ -41,7 +41,7 @@ fn what_is_built_while_a_constant_is_set_is_not_taken_for_what_has_none() {
 
 /// Cold and warm, on each of these drivers.
 #[track_caller]
-fn same_in_all_ways(drivers: &[Driver], arguments: &[&str]) {
+pub fn same_in_all_ways(drivers: &[Driver], arguments: &[&str]) {
     for sandbox in drivers.iter().filter_map(|driver| Sandbox::new(*driver)) {
         for _ in 0..2 {
             last_is_bare(&sandbox, &[arguments]);

@@ -59,6 +59,7 @@ mod process;
 mod programs;
 mod python;
 mod qualify;
+mod refused;
 mod remote;
 mod report;
 mod run;

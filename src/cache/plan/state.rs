@@ -7,7 +7,7 @@ use crate::cl::Program;
 use crate::driver::Driver;
 use crate::driver::profile::Rebuild;
 use crate::outcome::Bypass;
-use crate::shadow::{CachedProgram, Operation, Origin, Recipe, Ticket};
+use crate::shadow::{self, CachedProgram, Operation, Origin, Recipe, Ticket};
 
 /// Refuses programs whose build depends on more than the key tells.
 pub(super) fn check(ticket: &Ticket, compiles: bool) -> Result<(), Bypass> {
@@ -48,7 +48,7 @@ fn builds_afresh(ticket: &Ticket, compiles: bool) -> bool {
 /// Whether kernels are attached to the program, so that only the driver can judge a new build. Kernels that the application has
 /// released may still execute; some drivers count them in the program's references.
 pub(in crate::cache) fn has_kernels(ticket: &Ticket) -> bool {
-    ticket.kernels > 0
+    shadow::held_kernels(ticket).all > 0
         || has_more_references(ticket.driver, ticket.program, ticket.references)
         || ticket
             .inner
@@ -58,9 +58,10 @@ pub(in crate::cache) fn has_kernels(ticket: &Ticket) -> bool {
 
 /// Whether kernels are attached to the program that was made from binaries: to P', or to the application's own result of a link.
 pub(in crate::cache) fn has_inner_kernels(ticket: &Ticket, inner: &CachedProgram) -> bool {
+    let held = shadow::held_kernels(ticket);
     let (kernels, ours) = match inner.is_inner() {
-        true => (ticket.inner_kernels, 1),
-        false => (ticket.kernels, ticket.references),
+        true => (held.inner, 1),
+        false => (held.all, ticket.references),
     };
     kernels > 0 || has_more_references(ticket.driver, inner.program(), ours)
 }

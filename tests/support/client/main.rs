@@ -13,6 +13,7 @@
 //! | `outlived` | programs whose context was released, or that were released before their kernels |
 //! | `rebuild` | building a program again, with and without live kernels, after failures |
 //! | `alive` | calls that change programs with live kernels |
+//! | `refused` | builds that are refused because of live kernels, seen by other threads and in callbacks |
 //! | `failing` | builds that fail |
 //! | `callback` | builds with a callback |
 //! | `compilelink` | compiling, linking, libraries, embedded headers |
@@ -101,6 +102,7 @@ mod outlived;
 mod plugins;
 mod queries;
 mod rebuild;
+mod refused;
 mod run;
 mod session;
 mod stack;
@@ -150,6 +152,7 @@ fn dispatch() -> Result<(), String> {
         "outlived" => outlived::section(&session()?),
         "rebuild" => rebuild::section(&session()?),
         "alive" => alive::section(&session()?),
+        "refused" => refused::section(&session()?),
         "failing" => failing::section(&session()?),
         "callback" => callback::section(&session()?),
         "behind" => behind::section(arguments),
