@@ -281,7 +281,8 @@ impl Cache {
 }
 
 /// Called before a specialization constant is set. Builds a served program for real with the constants of its build, since later
-/// that is impossible.
+/// that is impossible. Also one from source: PoCL ends the process if such a program is not built, and NEO 22.43 refuses it with another
+/// code than one that is (measured).
 pub fn before_constant(program: Program) {
     if shadow::view(program).is_some_and(|view| view.inner.is_some()) {
         Cache::get().make_own(program, Query::SpecializationConstant);
