@@ -18,7 +18,7 @@ use crate::driver::Driver;
 use crate::fallible;
 use crate::outcome::Query;
 use crate::shadow::{self, CachedProgram, Recipe};
-use crate::store::entry::{Answer, Answers, Facts, UNWRITTEN};
+use crate::store::entry::{Answer, Answers, Facts, SIZE_ALONE, UNWRITTEN};
 
 /// clGetProgramInfo. None: the driver answers for P itself.
 pub fn program_info(
@@ -65,7 +65,11 @@ pub fn program_info(
             let answer = answered(driver, program, &inner, query, find);
             let facts = inner.facts();
             let gaps = unwritten(&facts, name);
-            answer.and_then(|answer| give_or_ask(answer, gaps, program, &inner, query, reply, &ask))
+            let size = size_alone(&facts.program, name);
+            answer.and_then(|answer| {
+                give_size(&answer, size, reply)
+                    .or_else(|| give_or_ask(answer, gaps, program, &inner, query, reply, &ask))
+            })
         }
     };
     Some(given.unwrap_or_else(|| {
@@ -173,8 +177,15 @@ pub fn build_info(
     let find = |facts: &Facts| find(facts.devices.get(index)?, name);
     let ask = |reply| driver.forward_build_info(inner.program(), device, name, reply);
     let query = build_query(name);
-    let given = answered(driver, program, &inner, query, find)
-        .and_then(|answer| give_or_ask(answer, &[], program, &inner, query, reply, &ask));
+    let given = answered(driver, program, &inner, query, find).and_then(|answer| {
+        let size = inner
+            .facts()
+            .devices
+            .get(index)
+            .and_then(|answers| size_alone(answers, name));
+        give_size(&answer, size, reply)
+            .or_else(|| give_or_ask(answer, &[], program, &inner, query, reply, &ask))
+    });
     Some(given.unwrap_or_else(|| {
         // The entry records nothing of a device that was not built.
         driver.forward_build_info(made_for_real(program, &inner), device, name, reply)
@@ -399,9 +410,25 @@ fn unwritten(facts: &Facts, name: cl_program_info) -> &[u8] {
     }
 }
 
-/// Gives a recorded answer of a program. `gaps`: see [`unwritten`]. If the answer is an error and the application passes no value and a place or no room for
-/// the size, some drivers report success (measured: Intel's CPU runtime), so the driver is asked with the same arguments. None:
-/// only the program that the driver builds for real can answer; it is built by now if that is possible.
+/// The recorded size of a value that the driver refuses: see [`SIZE_ALONE`].
+fn size_alone(answers: &Answers, name: u32) -> Option<usize> {
+    match find(answers, name | SIZE_ALONE)? {
+        Answer::Value(size) => {
+            usize::try_from(u64::from_le_bytes(size.to_vec().try_into().ok()?)).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Gives the size of a value that the driver refuses, if only the size is wanted.
+fn give_size(answer: &Answer, size: Option<usize>, reply: Reply) -> Option<cl_int> {
+    let is_error = matches!(answer, Answer::Error(_)) && reply.wants_size_alone();
+    size.filter(|_| is_error).map(|size| reply.give_size(size))
+}
+
+/// Gives a recorded answer of a program. `gaps`: see [`unwritten`]. If the answer is an error and the application passes no value, and room
+/// for one or no place for its size, some drivers report success (measured: Intel's CPU runtime), so the driver is asked with the same
+/// arguments. None: only the program that the driver builds for real can answer; it is built by now if that is possible.
 fn give_or_ask(
     answer: Answer,
     gaps: &[u8],

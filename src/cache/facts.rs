@@ -6,12 +6,12 @@ use memchr::memmem::Finder;
 use opencl_sys::*;
 
 use super::restore::split_names;
-use crate::cl::info::Number;
+use crate::cl::info::{Ask, Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::profile::KernelFactsTime;
 use crate::driver::{BuildArguments, Driver};
 use crate::fallible::copy;
-use crate::store::entry::{Answer, Answers, Facts, KernelFacts, UNWRITTEN};
+use crate::store::entry::{Answer, Answers, Facts, KernelFacts, SIZE_ALONE, UNWRITTEN};
 use crate::store::recipe::Text;
 
 /// The queries of clGetProgramInfo that describe the executable rather than the object.
@@ -93,9 +93,23 @@ fn program_answers(driver: &Driver, program: Program) -> Answers {
             let unwritten = Answer::Value(unwritten.to_vec().into());
             answers.push((name | UNWRITTEN, unwritten));
         }
-        answers.push((name, answer(answered.map(|value| value.bytes))));
+        let answer = answer(answered.map(|value| value.bytes));
+        let ask = |reply| driver.forward_program_info(program, name, reply);
+        answers.extend(size_alone(name, &answer, &ask));
+        answers.push((name, answer));
     }
     answers
+}
+
+/// What the driver tells of the size of a value that it refuses. Intel's CPU runtime tells the size of the global variables of a compiled
+/// object or library, and then has no value (measured).
+fn size_alone(name: u32, answer: &Answer, ask: Ask) -> Option<(u32, Answer)> {
+    let is_error = matches!(answer, Answer::Error(_));
+    let size = is_error
+        .then(|| Reply::ask_size_alone(ask).ok())
+        .flatten()?;
+    let size = (size as u64).to_le_bytes().to_vec();
+    Some((name | SIZE_ALONE, Answer::Value(size.into())))
 }
 
 /// Whether an executable has no kernels. Then nothing else about kernels is asked: NVIDIA's driver 580 crashed after a build of a source
@@ -135,9 +149,11 @@ fn build_answers(
             }
             (answered, _) => answer(answered),
         };
-        (name, answer)
+        let forward = |reply| driver.forward_build_info(program, device, name, reply);
+        let size = size_alone(name, &answer, &forward);
+        size.into_iter().chain([(name, answer)])
     };
-    BUILD_QUERIES.map(ask).to_vec()
+    BUILD_QUERIES.into_iter().flat_map(ask).collect()
 }
 
 /// A build log, with the options taken out wherever it quotes them.

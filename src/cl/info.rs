@@ -140,17 +140,11 @@ impl Reply {
     /// Answers as [`Reply::give`] does, without the bytes that the driver would not write: see [`PartialValue::unwritten`].
     pub fn give_partial(self, bytes: &[u8], unwritten: &[u8], ask: Ask) -> Option<cl_int> {
         let fits = !self.value.is_null() && self.size >= bytes.len();
-        let wants_size = self.value.is_null() && self.size == 0 && !self.size_ret.is_null();
-        if fits || wants_size {
+        if fits || self.wants_size_alone() {
             return Some(self.answer_partial(bytes, unwritten));
         }
-        let mut own = 0;
-        let size_only = Reply {
-            size: 0,
-            value: std::ptr::null_mut(),
-            size_ret: &mut own,
-        };
-        let has_own = ask(size_only) == CL_SUCCESS && own > 0;
+        let own = Reply::ask_size_alone(ask).unwrap_or(0);
+        let has_own = own > 0;
         match (has_own, self.value.is_null()) {
             (true, true) => Some(self.ask_with(self.size, bytes.len(), ask)),
             (false, true) => Some(self.answer_partial(bytes, unwritten)),
@@ -203,6 +197,31 @@ impl Reply {
             }
         }
         self.write_size(bytes.len());
+        CL_SUCCESS
+    }
+
+    /// The size that is told if nothing else is wanted.
+    pub fn ask_size_alone(ask: Ask) -> Result<usize, cl_int> {
+        let mut size = 0;
+        let code = ask(Reply {
+            size: 0,
+            value: std::ptr::null_mut(),
+            size_ret: &mut size,
+        });
+        match code {
+            CL_SUCCESS => Ok(size),
+            code => Err(code),
+        }
+    }
+
+    /// Whether nothing but the size of the value is wanted.
+    pub fn wants_size_alone(self) -> bool {
+        self.value.is_null() && self.size == 0 && !self.size_ret.is_null()
+    }
+
+    /// Tells a size, without a value.
+    pub fn give_size(self, length: usize) -> cl_int {
+        self.write_size(length);
         CL_SUCCESS
     }
 

@@ -99,13 +99,16 @@ pub type Answers = Vec<(u32, Answer)>;
 /// Added to a `param_name`: which bytes of its value the driver did not write. 1 for such a byte, 0 for others; nothing is recorded if
 /// all were written. No name has this bit, so versions of oclcache that do not know it pass over it.
 pub const UNWRITTEN: u32 = 1 << 31;
+/// Added to a `param_name` whose answer is an error: the size that the driver tells all the same if it is asked for the size alone, as 8
+/// bytes in little-endian order. No name has this bit either.
+pub const SIZE_ALONE: u32 = 1 << 30;
 
 /// Everything that the API shows of a built program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// clGetProgramInfo, for what describes the executable, some with [`UNWRITTEN`].
+    /// clGetProgramInfo, for what describes the executable, some with [`UNWRITTEN`] or [`SIZE_ALONE`].
     pub program: Answers,
-    /// clGetProgramBuildInfo, for each device in the program's order; nothing for those that were not built.
+    /// clGetProgramBuildInfo, for each device in the program's order, some with [`SIZE_ALONE`]; nothing for those that were not built.
     pub devices: Vec<Answers>,
     /// The kernels' names in the order of CL_PROGRAM_KERNEL_NAMES.
     pub kernel_names: Vec<Vec<u8>>,

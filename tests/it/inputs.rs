@@ -73,6 +73,12 @@ fn an_object_for_one_device_is_not_linked_for_another_that_is_alike() {
     same_in_all_ways(&[Driver::Intel], &["input-parts"]);
 }
 
+/// Intel's CPU runtime tells the size of a value of compiled objects that it then refuses.
+#[test]
+fn an_object_tells_the_size_of_what_the_driver_refuses() {
+    same_in_all_ways(&[Driver::Intel], &["link"]);
+}
+
 /// Whether the process ends well on a stack of this many KiB.
 #[track_caller]
 fn runs_on_a_stack(sandbox: &Sandbox, size: u32, arguments: &[&str]) {

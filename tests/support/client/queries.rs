@@ -88,7 +88,13 @@ fn format(bytes: &[u8], form: Form) -> String {
 /// Asks in every way and prints the answers.
 pub fn show(label: &str, asking: Ask, form: Form) {
     match ask(asking) {
-        Err(code) => println!("{label}: code {code}"),
+        Err(code) => {
+            println!("{label}: code {code}");
+            // Some drivers tell the size of what they refuse.
+            let mut size = 77_777;
+            let code = asking(0, ptr::null_mut(), &mut size);
+            println!("{label}: size alone: code {code} {size}");
+        }
         Ok(bytes) => {
             println!(
                 "{label}: size {} value {}",
