@@ -89,11 +89,10 @@ impl Directory {
         let checked =
             |fd| Directory::checked(disk.clone(), fd, path.to_owned(), Arc::default(), PRIVATE);
         // The user may keep the cache elsewhere by a link to the directory or on the way to it.
-        let (fd, may_have_links) = match retry_on_intr(|| disk.open_without_links(path, DIRECTORY))
-        {
+        let flags = DIRECTORY - OFlags::NOFOLLOW;
+        let (fd, may_have_links) = match retry_on_intr(|| disk.open_without_links(path, flags)) {
             // A link, or a system or sandbox without openat2(2).
             Err(Errno::LOOP | Errno::NOSYS | Errno::PERM) => {
-                let flags = DIRECTORY - OFlags::NOFOLLOW;
                 let opened = retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty()));
                 (opened, true)
             }
