@@ -171,7 +171,11 @@ impl Parser<'_> {
                         true => self.joined(word, option)?,
                         false => self.words.next().ok_or(Bypass::UnknownOption)??,
                     };
-                    self.argument(option, argument)?;
+                    let is_odd = self.reading.is_odd(&argument.text);
+                    match self.argument(option, argument) {
+                        Err(Bypass::UnknownOption) if is_odd => self.is_clean = false,
+                        taken => taken?,
+                    }
                 }
             }
         }
@@ -282,7 +286,10 @@ fn classify(word: &[u8]) -> Class {
         b"-include",
         b"-imacros",
     ];
-    if let Some(option) = IN_TWO_WORDS.iter().find(|option| **option == word) {
+    // A driver that does not part words at such a blank hands both on in one.
+    let ends = |rest: &[u8]| rest.first().is_none_or(|byte| words::is_odd_blank(*byte));
+    let is_it = |option: &&&[u8]| word.strip_prefix(**option).is_some_and(ends);
+    if let Some(option) = IN_TWO_WORDS.iter().find(is_it) {
         return Class::Argument(option);
     }
     if reads_file(word) {

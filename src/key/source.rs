@@ -76,6 +76,9 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
     b"include_alias",
 ];
 
+/// The letters that a piece of such a word has, if it is put together.
+const LETTERS_OF_PIECE: usize = 3;
+
 /// Steps for each text in each pass, however short it is.
 const STEPS_OF_TEXT: usize = 64;
 /// Steps for each header that a text names.
@@ -202,13 +205,17 @@ impl<'a> Texts<'a> {
         }
         let mut runs_pragmas = self.runs_pragmas;
         let may_assemble = self.assembles || self.begins_names || self.makes_strings;
-        let mut has_asm = false;
+        let (mut has_asm, mut assembles_here) = (false, false);
         let mut pieces = Pieces::default();
         if self.pastes || may_assemble {
             self.each_reading(|joined, reading| {
                 if may_assemble && !has_asm {
                     self.work.count_search(joined.len());
                     has_asm = contains(joined, b"asm");
+                }
+                if self.begins_names && !assembles_here {
+                    self.work.count_search(joined.len());
+                    assembles_here = assembly::has_asm(joined);
                 }
                 match self.pastes {
                     true => self.each_code(joined, reading, |code| pieces.add(code)),
@@ -221,8 +228,12 @@ impl<'a> Texts<'a> {
                 return Err(*reason);
             }
             runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pieces.make(name));
-            // The operator takes one string, so a word that is pasted comes to it by `#x`.
-            let makes = |pieces: &Pieces| PRAGMA_WORDS.iter().any(|word| pieces.make(word));
+            // The operator takes one string, so a word that is pasted comes to it by `#x`. Not letter by letter: programs with all of
+            // these variables are not rare.
+            let makes = |pieces: &Pieces| {
+                let mut words = PRAGMA_WORDS.iter();
+                words.any(|word| pieces.make_with(word, LETTERS_OF_PIECE))
+            };
             if runs_pragmas && self.makes_strings && makes(&pieces) {
                 return Err(Bypass::ReadsFile);
             }
@@ -240,7 +251,7 @@ impl<'a> Texts<'a> {
                 return Err(reason);
             }
         }
-        let mut assembles = self.assembles || self.begins_names && has_asm;
+        let mut assembles = self.assembles || self.begins_names && assembles_here;
         if !assembles && has_asm {
             self.each_reading(|joined, reading| {
                 self.each_code(joined, reading, |code| {

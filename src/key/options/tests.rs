@@ -185,7 +185,15 @@ fn where_drivers_read_quotes_differently_each_reading_counts() {
         assert_eq!(accepted(options).include_dirs, directories, "{options:?}");
     }
     // What a driver that splits at spaces only refuses is cached for those that split here.
-    for options in ["-w\n", "-O3\t-w", "-Werror\r\n-DX=1\n"] {
+    for options in [
+        "-w\n",
+        "-O3\t-w",
+        "-Werror\r\n-DX=1\n",
+        "-include\ta.h",
+        "-isystem\td\n",
+        "-DX=1\n-I/a//b",
+        "-x cl\n-w",
+    ] {
         assert!(parse(options.as_bytes()).is_ok(), "{options:?}");
     }
     assert_eq!(accepted("-isystem a").normalized, b"-isystem \0I");

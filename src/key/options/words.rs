@@ -31,6 +31,11 @@ const BLANKS: &[u8] = b" \t\n\x0B\x0C\r";
 const SPACE_AND_TAB: &[u8] = b" \t";
 const SPACE: &[u8] = b" ";
 
+/// Whether some drivers only part words at this blank.
+pub fn is_odd_blank(byte: u8) -> bool {
+    BLANKS[1..].contains(&byte)
+}
+
 /// A word of the options, in one reading.
 pub struct Word {
     /// Its range in the options.
@@ -73,7 +78,7 @@ impl Reading {
 
     /// Whether a word of this reading is not what drivers with other readings see: most of those refuse it.
     pub fn is_odd(self, word: &[u8]) -> bool {
-        self.quotes == Quote::Blank || word.iter().any(|byte| BLANKS[1..].contains(byte))
+        self.quotes == Quote::Blank || word.iter().any(|byte| is_odd_blank(*byte))
     }
 
     /// The words, in order.

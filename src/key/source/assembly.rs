@@ -1,5 +1,6 @@
 //! The parts of texts that inline assembly could read a file with.
 
+use super::lexer::is_word;
 use super::scan::{begins_in_any_case, holds_anywhere};
 
 /// The assembler's directives that read files.
@@ -44,31 +45,65 @@ fn is_cut(text: &[u8]) -> bool {
     let longest = DIRECTIVES[0].len().max(DIRECTIVES[1].len());
     let word = text.iter().take(longest + 1);
     let letters = word.take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let cuts = |byte: &u8| b"{|}%$".contains(byte);
-    text.get(letters).is_some_and(cuts) && begins_a_directive(&text[..letters])
+    let cuts = match text.get(letters) {
+        Some(b'%') => is_operand(&text[letters + 1..]),
+        Some(cut) => b"{|}$".contains(cut),
+        None => false,
+    };
+    cuts && begins_a_directive(&text[..letters])
 }
 
-/// Whether another literal, or a macro that could be one, stands behind a literal.
+/// Whether an operand of the assembly stands behind a percent sign: `0`, `c0`, `[name]`, `c[name]`. Formats begin with others, but for
+/// `%03d` and the like.
+fn is_operand(text: &[u8]) -> bool {
+    let text = match text.first() {
+        Some(modifier) if modifier.is_ascii_alphabetic() => &text[1..],
+        _ => text,
+    };
+    let begins = |first: &u8| *first == b'[' || first.is_ascii_digit();
+    text.first().is_some_and(begins)
+}
+
+/// Whether a text with joined lines has the word that begins inline assembly.
+pub(super) fn has_asm(text: &[u8]) -> bool {
+    let is_it = |word: &[u8]| {
+        let strip = |word: &[u8]| word.iter().take_while(|byte| **byte == b'_').count();
+        let word = &word[strip(word)..];
+        let rest = word.strip_prefix(b"asm");
+        rest.is_some_and(|rest| {
+            rest[strip(rest)..]
+                .first()
+                .is_none_or(|next| !is_word(*next))
+        })
+    };
+    let begins = |byte: u8, next: u8| !is_word(byte) & ((next == b'a') | (next == b'_'));
+    is_it(text) || holds_anywhere(text, begins, |rest| is_it(&rest[1..]))
+}
+
+/// Whether another literal, or a macro that could be one, may stand behind a literal: in another line as well, since a macro's text ends
+/// with its line.
 fn goes_on(behind: &[u8]) -> bool {
-    let next = behind.trim_ascii_start().first();
-    next.is_some_and(|next| matches!(next, b'"' | b'/' | b'_') || next.is_ascii_alphabetic())
+    let next = behind
+        .iter()
+        .find(|byte| !byte.is_ascii_whitespace() && **byte != 0x0B);
+    next.is_none_or(|next| matches!(next, b'"' | b'/' | b'#') || is_word(*next))
 }
 
 /// Whether the text has a part of such a directive, or of a macro's definition. Clang's assembler accepts directives in capitals as
 /// well.
 pub(super) fn could_name_a_file_within(text: &[u8]) -> bool {
-    // As a macro's argument, such as `(.in)`. A member's name has its object before it.
+    // As a macro's argument, such as `(.in)`. A member's name has its object before it, and in an initializer `=` behind it.
     let is_argument = |rest: &[u8]| {
         let word = rest[2..]
             .iter()
             .take_while(|byte| byte.is_ascii_alphabetic());
         let (name, end) = rest[2..].split_at(word.count());
-        let ends = end
-            .first()
-            .is_none_or(|next| b"),".contains(next) || next.is_ascii_whitespace());
+        let next = end.trim_ascii_start().first();
+        let ends = next.is_none_or(|next| b"),".contains(next));
         ends && !name.is_empty() && begins_a_directive(name)
     };
-    let begins_argument = |byte: u8, next: u8| ((byte == b'(') | (byte == b',')) & (next == b'.');
+    let is_before = |byte: u8| (byte == b'(') | (byte == b',') | byte.is_ascii_whitespace();
+    let begins_argument = |byte: u8, next: u8| is_before(byte) & (next == b'.');
     holds_anywhere(text, begins_directive, is_part_of_directive)
         || holds_anywhere(text, begins_argument, is_argument)
 }
@@ -120,6 +155,8 @@ mod tests {
             r#"asm(".%c0 \"/blob\"" :: "i"(incbin));"#,
             "#define S(x) #x\nasm(S(.in) S(cb) S(in) \" 'b'\");",
             "#define S(x) #x\nasm(S(nop,.i) S(nc) \" 'b'\");",
+            "#define S(x) #x\nasm(S( .in ) S(cb) S(in) \" 'b'\");",
+            "#define D \".\"\n#define E\nasm(D \"in\" \"cb\" \"in 'b'\");",
         ] {
             assert!(reads_a_file(text), "{text}");
         }
@@ -130,7 +167,9 @@ mod tests {
         for text in [
             r#"asm("nop"); printf("done.");"#,
             r#"asm("nop"); printf("%s.", x); printf("ends."  );"#,
-            r#"printf("%d.%03d", a, b); f(a ## b);"#,
+            r#"printf("%d.%03d", a, b); f(a ## b); // plasma"#,
+            r#"asm("nop"); printf("v%u.%u %f.", a, b, c);"#,
+            "#define S(x) #x\nasm(S(nop)); t x = {.a = 1,.i = 2, .in = 3 };",
             r#"asm("mad.lo.cc.u32 %0, %1;" : "=r"(a) : "r"(b));"#,
             r#"asm("{.reg .pred p; setp.ne.b32 p, %0, 0; @p bra.uni d;}" :: "r"(x));"#,
             r#"asm("v_add_f32 %0, %1, %2" : "=v"(a) : "v"(b), "v"(c));"#,

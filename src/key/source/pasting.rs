@@ -103,17 +103,28 @@ impl Pieces {
 
     /// Whether `name` is a sequence of pieces, each used any number of times.
     pub(super) fn make(&self, name: &[u8]) -> bool {
-        let mut reached = 1u64;
+        self.make_with(name, 1)
+    }
+
+    /// The same, where one of the pieces has so many letters.
+    pub(super) fn make_with(&self, name: &[u8], letters: usize) -> bool {
+        // Without such a piece, and with one.
+        let mut reached = [1u64, 0];
         for at in 0..name.len() {
-            if reached & 1 << at != 0 {
-                for end in at + 1..=name.len() {
-                    if self.0.contains(&name[at..end]) {
-                        reached |= 1 << end;
+            for end in at + 1..=name.len() {
+                if reached.iter().all(|reached| reached & 1 << at == 0) {
+                    break;
+                }
+                if self.0.contains(&name[at..end]) {
+                    let [without, with] = reached.map(|reached| (reached >> at & 1) << end);
+                    match end - at >= letters {
+                        true => reached[1] |= without | with,
+                        false => reached = [reached[0] | without, reached[1] | with],
                     }
                 }
             }
         }
-        reached & 1 << name.len() != 0
+        reached[1] & 1 << name.len() != 0
     }
 }
 
@@ -141,6 +152,8 @@ mod tests {
             judge(&["#define C(a, b) a ## b\n", asks_nothing].concat()),
             Ok(())
         );
+        let variables = "int d, e, p, n, c, y; _Pragma(S(unroll)) int C(x, 1);";
+        assert_eq!(judge(&[macros, variables].concat()), Ok(()));
         let suffix = "C(__FI, C(__INT64_C_SUFFIX__, E__))";
         let judged = judge(&[macros, suffix].concat());
         assert_eq!(judged, Err(Bypass::UsesTimeOrFileName));
