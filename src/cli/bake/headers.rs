@@ -172,8 +172,19 @@ pub fn lay_out(
         ..Tree::default()
     };
     for base in &bases {
-        if let Some(ours) = &base.ours {
-            tree.directory(&base.theirs, ours).map_err(failed)?;
+        let Some(ours) = &base.ours else {
+            continue;
+        };
+        match from_elsewhere
+            .then(|| first_of(base, ingredients, &bases))
+            .flatten()
+        {
+            Some(first) if !ours.exists() => {
+                let parent = ours.parent().unwrap_or(root);
+                let made = fs::create_dir_all(parent);
+                made.and_then(|()| symlink(first, ours)).map_err(failed)?;
+            }
+            _ => tree.directory(&base.theirs, ours).map_err(failed)?,
         }
     }
     let mut laid: Vec<Option<PathBuf>> = Vec::new();
@@ -198,6 +209,18 @@ pub fn lay_out(
 fn places(ingredients: &[Ingredient]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let places = ingredients.iter().filter(|one| one.kind == Kind::Include);
     places.map(|one| (one.name.as_bytes(), one.value.as_slice()))
+}
+
+/// The directory that was this one as well, by an earlier name.
+fn first_of<'a>(
+    base: &HeaderDirectory,
+    ingredients: &[Ingredient],
+    bases: &'a [HeaderDirectory],
+) -> Option<&'a Path> {
+    let (_, value) = places(ingredients).find(|(place, _)| *place == base.name)?;
+    let first = value.strip_prefix(b"is ")?;
+    let first = bases.iter().find(|other| other.name == first)?;
+    Some(first.ours.as_ref().unwrap_or(&first.theirs))
 }
 
 fn is_parent(part: &Component) -> bool {
@@ -363,6 +386,14 @@ mod tests {
 
     /// Lays out a recipe with these headers as if it came with an archive.
     fn laid_out(places: &[&str]) -> (tempfile::TempDir, Result<Layout, String>) {
+        laid_out_with(places, &[])
+    }
+
+    /// The same with these ingredients.
+    fn laid_out_with(
+        places: &[&str],
+        ingredients: &[Ingredient],
+    ) -> (tempfile::TempDir, Result<Layout, String>) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (work, root) = (
             directory.path().join("a/b/c/work"),
@@ -406,7 +437,7 @@ mod tests {
             working_directory: Some(work.as_os_str().as_bytes().into()),
             own_cache: None,
         };
-        let layout = lay_out(&root, &recipe, &[], &[], true);
+        let layout = lay_out(&root, &recipe, ingredients, &[], true);
         (directory, layout)
     }
 
@@ -421,6 +452,18 @@ mod tests {
         let include = options.strip_prefix(b"-w -I ").expect("a directory");
         let include = Path::new(OsStr::from_bytes(include));
         assert_eq!(fs::read(include.join("a.h")).expect("a header"), b"-I0/a.h");
+    }
+
+    #[test]
+    fn a_directory_that_was_another_one_is_that_one_here() {
+        let is_it = Ingredient::new(Kind::Include, "-I0", "is cwd");
+        let (_directory, layout) = laid_out_with(&["cwd/a.h"], &[is_it]);
+        let layout = layout.expect("laid out");
+        let options = layout.options.expect("options");
+        let include = options.strip_prefix(b"-w -I ").expect("a directory");
+        let include = Path::new(OsStr::from_bytes(include)).canonicalize();
+        let working_directory = layout.working_directory.canonicalize();
+        assert_eq!(include.expect("there"), working_directory.expect("there"));
     }
 
     #[test]
