@@ -94,13 +94,23 @@ pub fn own_directory(path: &Path) -> Option<PathBuf> {
 }
 
 /// Why a user other than root and the effective user may have chosen the open directory that a path named: a link on the way is that
-/// user's. None if there is no such link.
+/// user's, in a directory that others can write. None if there is no such link.
+///
+/// In a directory that only its owner can write, a link is as good as a directory. Where a user namespace has no number for root, root's
+/// own links (`/home`) belong to an unknown user.
 pub fn distrust_of_links(path: &Path, open: FileId) -> Option<String> {
-    let judge = |_: &Path, stat: &Stat| {
-        let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
-        is_link.then(|| distrust_part(stat, &own_users())).flatten()
+    let mut is_shared = false;
+    let mut judge = |_: &Path, stat: &Stat| {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind.is_dir() {
+            is_shared = stat.st_mode & 0o022 != 0;
+        }
+        let is_anybodys = kind.is_symlink() && is_shared;
+        is_anybodys
+            .then(|| distrust_part(stat, &own_users()))
+            .flatten()
     };
-    let stat = match walk(path, &mut { judge }) {
+    let stat = match walk(path, &mut judge) {
         Ok(stat) => stat,
         Err(why) => return Some(why),
     };

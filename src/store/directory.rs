@@ -23,8 +23,8 @@ use super::disk::{Disk, SystemDisk};
 use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
 use crate::filesystem::FileSystem;
 use crate::guarded_file::file_id;
-use crate::one_call;
 use crate::trust;
+use crate::{one_call, proc_file};
 
 /// The names of unfinished files begin with this.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -86,34 +86,28 @@ impl Directory {
     }
 
     fn open_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Option<Directory>, StoreError> {
-        let checked =
-            |fd| Directory::checked(disk.clone(), fd, path.to_owned(), Arc::default(), PRIVATE);
-        // The user may keep the cache elsewhere by a link to the directory or on the way to it.
+        // The user may keep the cache elsewhere by a link in place of the directory, which O_NOFOLLOW would refuse.
         let flags = DIRECTORY - OFlags::NOFOLLOW;
-        let (fd, may_have_links) = match retry_on_intr(|| disk.open_without_links(path, flags)) {
-            // A link, or a system or sandbox without openat2(2).
-            Err(Errno::LOOP | Errno::NOSYS | Errno::PERM) => {
-                let opened = retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty()));
-                (opened, true)
-            }
-            opened => (opened, false),
-        };
-        let directory = match fd {
-            Ok(fd) => checked(fd)?,
+        let fd = match retry_on_intr(|| disk.open(CWD, path, flags, Mode::empty())) {
+            Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(failed("open", path, error)),
         };
-        if may_have_links
-            && let Ok(absolute) = std::path::absolute(path)
-            && let Some(why) = trust::distrust_of_links(&absolute, directory.id)
-        {
-            return Err(StoreError {
-                action: "use",
-                path: path.to_owned(),
-                error: io::Error::new(io::ErrorKind::PermissionDenied, why),
-            });
+        let directory = Directory::checked(disk, fd, path.to_owned(), Arc::default(), PRIVATE)?;
+        let refused = |error| failed_with("use", path, error);
+        let absolute = std::path::absolute(path).map_err(refused)?;
+        // One call tells that no link was followed. openat2(2) tells as much, but a sandbox may kill for what it does not know.
+        let opened = proc_file::own_link(&format!("fd/{}", directory.fd.as_raw_fd()));
+        if opened.is_ok_and(|opened| opened == absolute) {
+            return Ok(Some(directory));
         }
-        Ok(Some(directory))
+        match trust::distrust_of_links(&absolute, directory.id) {
+            Some(why) => Err(refused(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                why,
+            ))),
+            None => Ok(Some(directory)),
+        }
     }
 
     /// Opens a directory to read, which these other users may own, with its contents; None if it does not exist.
@@ -560,9 +554,13 @@ fn is_owner(user: u32, others: &[u32]) -> bool {
 }
 
 fn failed(action: &'static str, path: &Path, error: Errno) -> StoreError {
+    failed_with(action, path, error.into())
+}
+
+fn failed_with(action: &'static str, path: &Path, error: io::Error) -> StoreError {
     StoreError {
         action,
         path: path.to_owned(),
-        error: error.into(),
+        error,
     }
 }

@@ -7,9 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, Timespec, Timestamps};
 use rustix::io::Result;
 
 use crate::guarded_file::beyond_streams;
@@ -21,12 +19,6 @@ pub trait Disk: Debug + Send + Sync {
     /// openat(2), with a descriptor above those of the standard streams.
     fn open(&self, at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         rustix::fs::openat(at, path, flags, mode).and_then(beyond_streams)
-    }
-
-    /// openat2(2) with RESOLVE_NO_SYMLINKS, as [`Disk::open`]. ELOOP if there is a link.
-    fn open_without_links(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        let resolve = ResolveFlags::NO_SYMLINKS;
-        rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve).and_then(beyond_streams)
     }
 
     /// fstat(2).

@@ -171,10 +171,6 @@ impl Disk for Faulty {
         self.call("open", || SystemDisk.open(at, path, flags, mode))
     }
 
-    fn open_without_links(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        self.call("open", || SystemDisk.open_without_links(path, flags))
-    }
-
     fn stat_of(&self, file: BorrowedFd<'_>) -> Result<Stat> {
         self.call("fstat", || SystemDisk.stat_of(file))
     }

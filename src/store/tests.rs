@@ -173,7 +173,7 @@ fn an_entry_is_read_below_directories_that_nobody_else_can_change() {
 /// Whoever makes a link where the directory is looked for chooses which of the user's directories is the cache.
 #[test]
 fn the_directory_may_stand_behind_links_of_its_user_and_of_nobody_else() {
-    use std::os::unix::fs::{lchown, symlink};
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
     let place = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| place.path().join(name);
     std::fs::create_dir_all(at("real/cache")).expect("made");
@@ -191,6 +191,9 @@ fn the_directory_may_stand_behind_links_of_its_user_and_of_nobody_else() {
     for link in ["to-it", "on-the-way"] {
         lchown(at(link), Some(4242), None).expect("given away");
     }
+    // Only its user can put a link here.
+    assert!(open(ways[1]).expect("as good as a directory"));
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o1777)).expect("changed");
     assert!(open(ways[0]).expect("no link"));
     for way in &ways[1..] {
         let why = open(way).expect_err("refused").to_string();
