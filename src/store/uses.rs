@@ -44,6 +44,8 @@ const MAX_OWN: usize = 4096;
 const OWN_INTERVAL_MS: u64 = 3_600_000;
 /// How many files a process that stores an entry dates.
 pub(super) const MAX_DATED: usize = 4096;
+/// How many files are looked at for each one that may be dated.
+const LOOKED_AT_FOR_ONE: usize = 4;
 /// The notes of a store.
 pub struct Uses {
     file: Option<GuardedFile>,
@@ -225,7 +227,7 @@ impl Store {
         };
         // A process that dates no more than so many would always date the same ones, if they are used all the time.
         let first = (self.root.now_ms() % SHARDS as u64) as usize;
-        let (mut dated, mut passed) = (0, Vec::new());
+        let (mut dated, mut looked_at, mut passed) = (0, 0, Vec::new());
         for shards in [first..SHARDS, 0..first] {
             let mut next = shards.start;
             while let Some(shard) = uses.next_noted(next).filter(|shard| *shard < shards.end) {
@@ -238,6 +240,7 @@ impl Store {
                     continue;
                 };
                 for (key, time_ms) in noted {
+                    looked_at += 1;
                     let directory = directory.as_ref();
                     let is_late =
                         |directory: &&Directory| is_undated(directory, &key, time_ms, later_ms);
@@ -251,6 +254,10 @@ impl Store {
                     date(directory, &key, time_ms);
                 }
                 passed.push(shard);
+                // On a network file system, another host may have dated all of them.
+                if looked_at / LOOKED_AT_FOR_ONE > most {
+                    return uses.forget(&passed);
+                }
             }
         }
         if !passed.is_empty() {

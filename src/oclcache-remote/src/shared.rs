@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::engine::{Leases, Outcome};
+use crate::engine::{EngineError, Leases, Outcome};
 use crate::guarded::Guarded;
 use crate::keys::{SecretKey, TrustedKeys};
 use crate::object::{
@@ -168,21 +168,16 @@ impl SharedStore {
         (self.name(kind, &key) == name).then_some((kind, key))
     }
 
-    /// Which of the objects of these names begin as objects do. Only headers are read.
+    /// Whether the object of this name begins as objects do. Only its header is read.
     ///
     /// # Errors
-    /// The engine's.
-    pub async fn are_objects(&self, names: &[String]) -> Outcome<Vec<bool>> {
-        let mut all = Vec::with_capacity(names.len());
-        for batch in names.chunks(MAX_BATCH) {
-            let found = self.guarded.read(batch, HEADER as u64).await?;
-            all.extend(
-                found
-                    .iter()
-                    .map(|bytes| bytes.as_deref().is_some_and(object::is_object)),
-            );
+    /// The engine's, but not that this one may not be read: then it is another's.
+    pub async fn is_object(&self, name: &str) -> Outcome<bool> {
+        match self.guarded.read(&[name.to_owned()], HEADER as u64).await {
+            Ok(found) => Ok(found.iter().flatten().any(|bytes| object::is_object(bytes))),
+            Err(EngineError::Denied(_)) => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(all)
     }
 
     /// The last refusal, for people.

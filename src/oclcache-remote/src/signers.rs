@@ -109,7 +109,8 @@ pub fn revoked(settings: &RemoteSettings) -> Result<BTreeSet<SignerId>, String> 
             format!("the list of revoked keys, `{shown}`, has a line that is no id, so nobody is trusted: `{line}`")
         })
     };
-    text.lines().map(id).collect()
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.map(id).collect()
 }
 
 /// Writes the list of revoked keys.

@@ -43,9 +43,10 @@ impl GcArgs {
                     Some(_) => {}
                 }
             }
-            let names: Vec<String> = old.iter().map(|object| object.name.clone()).collect();
-            let are_ours = shared.are_objects(&names).await?;
-            for (object, _) in old.iter().zip(are_ours).filter(|(_, is_ours)| *is_ours) {
+            for object in old {
+                if !shared.is_object(&object.name).await? {
+                    continue;
+                }
                 count += 1;
                 bytes += object.size;
                 if !self.dry_run {
