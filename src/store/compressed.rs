@@ -5,9 +5,7 @@
 
 use std::io;
 
-use postcard::de_flavors::Flavor as Source;
-use postcard::ser_flavors::{Flavor, Size};
-use postcard::{Deserializer, serialize_with_flavor};
+use postcard::{Deserializer, de_flavors, ser_flavors, serialize_with_flavor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
@@ -53,7 +51,7 @@ const LEVEL: i32 = 1;
 pub(super) fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
     // No type of ours can fail to encode, and zstd fails only for memory: the output is large enough.
     let no_memory = |_| io::Error::from(io::ErrorKind::OutOfMemory);
-    let size = serialize_with_flavor(value, Size::default()).map_err(no_memory)?;
+    let size = serialize_with_flavor(value, ser_flavors::Size::default()).map_err(no_memory)?;
     let compressor = Compressor::new(size)?;
     serialize_with_flavor(value, compressor).map_err(no_memory)
 }
@@ -88,7 +86,7 @@ struct Decompressed<'de> {
 /// There are no more bytes, or no more may be read.
 const ENDED: postcard::Error = postcard::Error::DeserializeUnexpectedEnd;
 
-impl<'de> Source<'de> for Decompressed<'de> {
+impl<'de> de_flavors::Flavor<'de> for Decompressed<'de> {
     type Remainder = ();
     type Source = ();
 
@@ -178,7 +176,7 @@ impl Compressor {
     }
 }
 
-impl Flavor for Compressor {
+impl ser_flavors::Flavor for Compressor {
     type Output = Vec<u8>;
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {

@@ -170,7 +170,7 @@ fn an_entry_is_read_below_directories_that_nobody_else_can_change() {
     }
 }
 
-/// Whoever makes a link where the directory is looked for chooses which of the user's directories is the cache.
+/// Otherwise another user could choose which of the user's directories is the cache, by a link to it.
 #[test]
 fn the_directory_may_stand_behind_links_of_its_user_and_of_nobody_else() {
     use std::os::unix::fs::{PermissionsExt, lchown, symlink};

@@ -41,7 +41,7 @@ impl Base {
 #[derive(Clone, Debug)]
 pub(super) struct SearchedBase {
     pub(super) base: Base,
-    /// None if nothing was there.
+    /// Its device and inode; None if there was no directory.
     pub(super) id: Option<FileId>,
 }
 

@@ -12,7 +12,7 @@ enum Quote {
     Plain,
     /// It holds a word together.
     Removed,
-    /// It does, and a blank stands in its place (measured on PoCL 3.1: `-I"in"` names the directory ` in `).
+    /// It holds a word together, and becomes a blank in it (measured on PoCL 3.1: `-I"in"` names the directory ` in `).
     Blank,
 }
 

@@ -207,7 +207,7 @@ impl TrustedKeys {
             Some(known) if known.public == public => return Ok(()),
             Some(known) => {
                 return Err(format!(
-                    "the key of `{name}` has the id of another key, that of `{}`, and is not trusted; whoever made it must make a new one",
+                    "the key of `{name}` is not trusted: it has the id of another key, that of `{}`; its owner must make a new one",
                     known.name
                 ));
             }

@@ -147,7 +147,8 @@ impl Local {
             .receive(&key, payload, id, is_prefetched, self.bakes);
         match received {
             Ok(local::Received::Stored(_)) => {
-                // Whoever revokes a key deletes its entries after that: either the deletion or this look sees both.
+                // `untrust` first revokes the key and then deletes its entries. So if the key was revoked meanwhile, either the
+                // deletion finds this entry, or this check finds the key revoked.
                 if let Err(received) = check_trust(signer, verified_with) {
                     let removed = self.store.remove_signed(&key, id);
                     return removed.map_or_else(Received::Failed, |_| received);
@@ -249,7 +250,7 @@ impl Local {
     }
 }
 
-/// What becomes of an object if its signer is not trusted now.
+/// Checks again that the signer of a received object is trusted, and gives the outcome of receiving it if not.
 fn check_trust(signer: SignerId, verified_with: &TrustedKeys) -> Result<(), Received> {
     match signers::trusted_now() {
         Ok(now) if now.agrees_with(verified_with, signer) => Ok(()),

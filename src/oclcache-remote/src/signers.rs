@@ -1,7 +1,7 @@
 //! Whom this machine trusts: its own key and those of the settings, less those in a list of revoked keys.
 //!
-//! A helper runs for long, and the command that revokes a key reaches only the helper of its own settings. So whoever is about to
-//! store something asks again ([`trusted_now`]). A list that cannot be read is no empty one: nobody is trusted then.
+//! A helper runs for long, and the command that revokes a key stops only the helper of its own settings. So the lists are read again
+//! before an entry is stored ([`trusted_now`]). If the list of revoked keys cannot be read, nobody is trusted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

@@ -1,7 +1,7 @@
 //! A directory that machines or users share.
 //!
-//! Whoever may write there can put anything in it. So no link in it is followed, only a regular file is an object, and no open waits
-//! for the other end of a FIFO. The directory itself may be reached by links: the settings name it.
+//! Other users can put anything in it. So links in it are not followed, only regular files are read as objects, and opening a FIFO does
+//! not block. The path to the directory itself may have links, since the user has set it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
