@@ -25,7 +25,6 @@ pub(super) struct Scopes<'a> {
     of_all: Option<Scope>,
     /// The scope of each library.
     of_libraries: HashMap<usize, Option<Scope>>,
-    known: HashMap<(Option<usize>, CString, Option<CString>), Option<usize>>,
     pub(super) stand_ins: OnceCell<StandIns>,
 }
 
@@ -35,17 +34,12 @@ impl<'a> Scopes<'a> {
             world,
             of_all: Scope::open(None),
             of_libraries: HashMap::new(),
-            known: HashMap::new(),
             stand_ins: OnceCell::new(),
         }
     }
 
     /// The address of a function in the scope of a library or of all. None if it is not there.
     pub(super) fn find(&mut self, library: Option<usize>, slot: &Slot) -> Option<usize> {
-        let asked = (library, slot.name.clone(), slot.version.clone());
-        if let Some(known) = self.known.get(&asked) {
-            return *known;
-        }
         let scope = match library {
             None => self.of_all.as_ref(),
             Some(library) => {
@@ -56,9 +50,7 @@ impl<'a> Scopes<'a> {
                     .as_ref()
             }
         };
-        let found = scope.and_then(|scope| scope.find(&slot.name, slot.version.as_deref()));
-        self.known.insert(asked, found);
-        found
+        scope.and_then(|scope| scope.find(&slot.name, slot.version.as_deref()))
     }
 
     /// Whether both libc and libm have a function (ldexp, frexp, modf). Which of them answers depends on whether the application is
@@ -97,13 +89,15 @@ impl<'a> Scopes<'a> {
     /// An ingredient for each library that answers instead of the usual one.
     pub(super) fn foreign(
         &mut self,
-        slots: Vec<Slot>,
+        mut slots: Vec<Slot>,
         opens_by_name: impl Fn(&Object) -> bool,
         memory: &dyn FileMemory,
     ) -> Result<Vec<Ingredient>, Unanswered> {
         let objects = self.world.objects;
         let mut providers: BTreeMap<usize, BTreeSet<(CString, usize)>> = BTreeMap::new();
-        self.known.reserve(slots.len());
+        // Several libraries have slots of one function. To ask the linker takes about 1 us.
+        slots.sort_unstable();
+        slots.dedup();
         for slot in slots {
             // The scope of all libraries binds a slot first. An absent function is bound to the usual one.
             let Some(bound) = slot.bound.or_else(|| self.find(None, &slot)) else {

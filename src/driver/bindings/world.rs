@@ -1,5 +1,6 @@
 //! The loaded objects as a driver sees them, and the slots by which its libraries call others.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::ops::Range;
@@ -19,6 +20,7 @@ use crate::key::ingredients::{Ingredient, Kind, hex, sha256};
 const WRITTEN_ONLY: [&CStr; 1] = [c"signgam"];
 
 /// A relocation whose symbol another library could answer for.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     /// The index of the library in whose scope the importing one was loaded.
     pub(super) root: usize,
@@ -33,6 +35,22 @@ fn is_of_the_kernel(object: &Object) -> bool {
     // SAFETY: it only looks a number up.
     let start = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
     start != 0 && object.contains(start)
+}
+
+/// Whether an address is in one of an object's segments. The last one that held one is looked at first: thousands of slots lead to the
+/// code of one library.
+fn is_in(ranges: &[Range<usize>]) -> impl Fn(usize) -> bool {
+    let last = Cell::new((0, 0));
+    move |address| {
+        let (start, end) = last.get();
+        if (start..end).contains(&address) {
+            return true;
+        }
+        let range = ranges.iter().find(|range| range.contains(&address));
+        range
+            .inspect(|range| last.set((range.start, range.end)))
+            .is_some()
+    }
 }
 
 /// The role of an object for a driver.
@@ -136,18 +154,18 @@ impl<'a> World<'a> {
             |index| self.parts[index].is_importer,
             |importer, image| {
                 let known = watched.get(&importer).ok_or(UnreadableImage)?;
-                let importing = &self.objects[importer].ranges;
+                let is_own = is_in(&self.objects[importer].ranges);
                 let mut last: Option<(Range<usize>, bool)> = None;
                 let each = |bound: BoundSymbol| {
                     // The function does not exist, and the driver knows that.
                     if bound.value == 0 {
                         return Ok(());
                     }
-                    let is_own = importing.iter().any(|range| range.contains(&bound.value));
-                    if is_own && !bound.may_be_lazy {
+                    let is_own_code = is_own(bound.value);
+                    if is_own_code && !bound.may_be_lazy {
                         return Ok(());
                     }
-                    if !is_own {
+                    if !is_own_code {
                         if !last
                             .as_ref()
                             .is_some_and(|(range, _)| range.contains(&bound.value))
@@ -172,12 +190,11 @@ impl<'a> World<'a> {
                         name: name.to_owned(),
                         version: image.version(bound.symbol).map(CStr::to_owned),
                         // Otherwise it leads to code of the importing library that calls the dynamic linker.
-                        bound: (!is_own).then_some(bound.value),
+                        bound: (!is_own_code).then_some(bound.value),
                     });
                     Ok(())
                 };
-                let is_own = |value: usize| importing.iter().any(|range| range.contains(&value));
-                let mut numbers = image.answered_by_others(&known.relocations, is_own)?;
+                let mut numbers = image.answered_by_others(&known.relocations, &is_own)?;
                 numbers.extend(&known.relocations.numbers);
                 image.each_bound(numbers, each)
             },
