@@ -84,7 +84,7 @@ pub fn without_secrets(entry: &Entry, logs: BuildLogs) -> Result<Meta, &'static 
     let is_anybodys = |own: &[u8]| SHARED.iter().any(|place| own.starts_with(place));
     if own.is_some_and(|own| !is_anybodys(own) && is_quoted(own)) {
         return Err(
-            "entries whose binaries name the driver's own cache in a directory of yours; move it below /tmp (PoCL: POCL_CACHE_DIR) and compile them again",
+            "entries whose binaries name the driver's own cache in a directory of yours; move it to one whose name others may know, such as /var/tmp/pocl-cache (POCL_CACHE_DIR), and compile them again",
         );
     }
     Ok(meta)

@@ -38,7 +38,7 @@ const LEVEL: i32 = 3;
 
 /// Write entries into an archive for another machine, user or container
 #[derive(Args)]
-#[command(after_help = "Example: oclcache export --driver pocl --no-source kernels.tar.zst")]
+#[command(after_help = "Example: oclcache export --driver pocl --since 7d kernels.tar.zst")]
 pub struct ExportArgs {
     #[command(flatten)]
     filter: ExportFilter,
@@ -83,7 +83,7 @@ impl ExportArgs {
             say(&format!("oclcache: {}", chosen.disclosure.words()));
         }
         for (what, count) in &chosen.left_out {
-            say(&format!("oclcache: left out: {count} {what}"));
+            say(&format!("oclcache: left out: {count} ({what})"));
         }
         if chosen.damaged > 0 {
             say(&format!(
@@ -92,9 +92,13 @@ impl ExportArgs {
             ));
         }
         if chosen.listed.is_empty() {
-            return Err(Failure::new(
-                "there is nothing to export: no entries match; run `oclcache list` to see what there is",
-            ));
+            let is_left_out = !chosen.left_out.is_empty() || chosen.damaged > 0;
+            return Err(Failure::new(match is_left_out {
+                true => "there is nothing to export: every entry that matches was left out",
+                false => {
+                    "there is nothing to export: no entries match; run `oclcache list` to see what there is"
+                }
+            }));
         }
         let written = match self.dry_run {
             true => None,

@@ -124,7 +124,13 @@ pub fn make_key() {
 }
 
 /// What `oclcache run` does for the remote level: nothing without a remote store.
-pub struct RunSharing(Option<LocalStore>);
+pub struct RunSharing(Option<SharedRun>);
+
+struct SharedRun {
+    store: LocalStore,
+    /// How many entries were never sent before.
+    withheld: u64,
+}
 
 impl RunSharing {
     /// Called before the program starts, which does not get the secret key: a helper that was started for it could sign nothing. So
@@ -145,45 +151,63 @@ impl RunSharing {
             store.ask(&Request::Stop, GRACE);
             start::start();
         }
-        RunSharing((!settings.is_readonly).then_some(store))
+        let withheld = store.state().withheld;
+        RunSharing((!settings.is_readonly).then_some(SharedRun { store, withheld }))
     }
 
-    /// Called after the program has ended: waits until what it left was sent, but not for long.
+    /// Called after the program has ended: waits until what it left was sent, but not for long, and says what is not.
     pub fn end(&self, quiet: bool) {
-        let Some(store) = &self.0 else {
+        let Some(SharedRun { store, withheld }) = &self.0 else {
             return;
         };
-        let pending = || {
-            let outbox = store.outbox();
-            outbox.map_or(0, |outbox| {
-                outbox.pending().map_or(0, |pending| pending.len())
-            })
-        };
-        if pending() == 0 {
+        let left = send(store);
+        if quiet {
             return;
         }
-        let wait_ms = u32::try_from(FLUSH.as_millis()).unwrap_or(u32::MAX);
-        let request = Request::Flush { wait_ms };
-        let until = Instant::now() + GRACE;
-        let mut answer = store.ask(&request, FLUSH + GRACE);
-        let mut is_started = false;
-        while answer.is_none() && Instant::now() < until {
-            if !is_started {
-                start::start();
-                is_started = true;
-            }
-            std::thread::sleep(PAUSE);
-            answer = store.ask(&request, FLUSH + GRACE);
-        }
-        let left = match answer {
-            Some(Answer::Left(left)) => u64::from(left),
-            _ => pending() as u64,
-        };
-        if left > 0 && !quiet {
+        if left > 0 {
             let left = plural(left, "entry is", "entries are");
             say(&format!(
                 "oclcache: {left} not sent to `remote` yet; `oclcache remote status` tells why, and the next program sends what is left"
             ));
         }
+        let state = store.state();
+        let withheld = state.withheld.saturating_sub(*withheld);
+        if withheld > 0 {
+            let withheld = plural(withheld, "entry is", "entries are");
+            let why = crate::log::text(state.withheld_why.as_bytes());
+            say(&format!(
+                "oclcache: {withheld} never sent to `remote`: {why}"
+            ));
+        }
+    }
+}
+
+/// Has the helper send what is in the outbox. Returns how many entries are left.
+fn send(store: &LocalStore) -> u64 {
+    let pending = || {
+        let outbox = store.outbox();
+        outbox.map_or(0, |outbox| {
+            outbox.pending().map_or(0, |pending| pending.len())
+        })
+    };
+    if pending() == 0 {
+        return 0;
+    }
+    let wait_ms = u32::try_from(FLUSH.as_millis()).unwrap_or(u32::MAX);
+    let request = Request::Flush { wait_ms };
+    let until = Instant::now() + GRACE;
+    let mut answer = store.ask(&request, FLUSH + GRACE);
+    let mut is_started = false;
+    while answer.is_none() && Instant::now() < until {
+        if !is_started {
+            start::start();
+            is_started = true;
+        }
+        std::thread::sleep(PAUSE);
+        answer = store.ask(&request, FLUSH + GRACE);
+    }
+    match answer {
+        Some(Answer::Left(left)) => u64::from(left),
+        _ => pending() as u64,
     }
 }

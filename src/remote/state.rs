@@ -14,7 +14,7 @@ use crate::store::StoreError;
 use crate::store::directory::Directory;
 use crate::store::ownership::begins_as_ours;
 
-const MAGIC: &[u8] = b"oclcrst1";
+const MAGIC: &[u8] = b"oclcrst2";
 const OPEN: &str = ".open";
 const STATE: &str = ".state";
 /// The circuit breaker is open for this time at most. A time further ahead comes from a clock that was set back.
@@ -39,6 +39,10 @@ pub struct HelperState {
     pub prefetched: u64,
     /// Entries that were sent.
     pub sent: u64,
+    /// Entries that are never sent.
+    pub withheld: u64,
+    /// Why the last of them is not, for people; empty: there is none.
+    pub withheld_why: String,
     /// Bytes that came from the store.
     pub bytes_in: u64,
     /// Bytes that went there.
@@ -54,6 +58,14 @@ pub struct OtherVersion {
     pub version: u8,
     /// When it asked, in seconds since 1970.
     pub asked: u64,
+}
+
+impl HelperState {
+    /// How many entries are never sent, and why the last of them is not, for people. None: there are none.
+    pub fn never_sent(&self) -> Option<String> {
+        let why = &self.withheld_why;
+        (self.withheld > 0).then(|| format!("{} (the last: {why})", self.withheld))
+    }
 }
 
 /// For how long the store is not to be asked; None: it may be asked.
@@ -157,7 +169,7 @@ mod tests {
         };
         write(&place, "x", &state).expect("written");
         assert_eq!(read(&place, "x"), Some(state));
-        std::fs::write(temporary.path().join("x.state"), b"oclcrst1").expect("written");
+        std::fs::write(temporary.path().join("x.state"), b"oclcrst2").expect("written");
         assert_eq!(read(&place, "x"), None);
     }
 

@@ -8,7 +8,7 @@ use oclcache::remote::local::{self, LocalStore, NotReceived, NotSent};
 use oclcache::remote::outbox::Marker;
 use oclcache::remote::settings::{RemoteContent, RemoteSettings};
 use oclcache::remote::socket::Listener;
-use oclcache::remote::state::OtherVersion;
+use oclcache::remote::state::{HelperState, OtherVersion};
 
 use crate::guarded::BreakerFile;
 use crate::keys::TrustedKeys;
@@ -52,7 +52,7 @@ pub enum Outgoing {
     /// It is to be sent.
     Entry(local::OutgoingEntry),
     /// It is never sent.
-    Never(String),
+    Never(NotSent),
     /// It may be sent later.
     NotYet,
 }
@@ -71,6 +71,10 @@ pub struct StateChange {
     pub prefetched: u64,
     /// Entries that were sent.
     pub sent: u64,
+    /// Entries that are never sent.
+    pub withheld: u64,
+    /// Why the last of them is not.
+    pub withheld_why: Option<String>,
     /// Bytes that came.
     pub bytes_in: u64,
     /// Bytes that went.
@@ -216,13 +220,25 @@ impl Local {
         Ok(count)
     }
 
+    /// Counts the entries that are never sent from none: all of them are looked at again.
+    ///
+    /// # Errors
+    /// For people: the state cannot be written.
+    pub fn forget_withheld(&self) -> Result<(), String> {
+        self.store.set_state(&HelperState {
+            withheld: 0,
+            withheld_why: String::new(),
+            ..self.store.state()
+        })
+    }
+
     /// An entry of the outbox in the form in which it is sent.
     pub fn outgoing(&self, key: &KeyBytes) -> Outgoing {
         match self.store.outgoing(&Key(*key), self.content) {
             Ok(entry) => Outgoing::Entry(entry),
             // It is baked later, and then it has a new marker.
             Err(NotSent::Recipe) => Outgoing::NotYet,
-            Err(why) => Outgoing::Never(why.to_string()),
+            Err(why) => Outgoing::Never(why),
         }
     }
 
@@ -236,6 +252,8 @@ impl Local {
         new.received += change.received;
         new.prefetched += change.prefetched;
         new.sent += change.sent;
+        new.withheld += change.withheld;
+        new.withheld_why = change.withheld_why.unwrap_or(new.withheld_why);
         new.bytes_in += change.bytes_in;
         new.bytes_out += change.bytes_out;
         new.other_version = change.other_version.or(new.other_version);

@@ -70,6 +70,8 @@ pub struct Server {
     clients: Mutex<Vec<u32>>,
     received: AtomicU64,
     prefetched: AtomicU64,
+    /// Why the last entry that is never sent is not, since the state was written.
+    withheld_why: Mutex<Option<String>>,
     /// The last program of another version since the state was written.
     other_version: Mutex<Option<OtherVersion>>,
     stops: AtomicBool,
@@ -106,6 +108,7 @@ impl Server {
             clients: Mutex::default(),
             received: AtomicU64::new(0),
             prefetched: AtomicU64::new(0),
+            withheld_why: Mutex::default(),
             other_version: Mutex::default(),
             stops: AtomicBool::new(false),
             stop: Notify::new(),
@@ -150,7 +153,6 @@ impl Server {
         // Nobody is to connect to a helper that ends.
         drop(acceptor);
         let left = self.flush(LAST_FLUSH).await;
-        self.write_state();
         if left > 0 {
             let text = match left {
                 1 => "1 entry was not sent; it stays in the outbox".to_owned(),
@@ -369,7 +371,8 @@ impl Server {
         }
     }
 
-    fn write_state(&self) {
+    /// Adds what has happened since the last time to the state that others read.
+    pub fn write_state(&self) {
         let counters = &self.shared.counters;
         let count = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         self.local.add_state(crate::local::StateChange {
@@ -379,6 +382,8 @@ impl Server {
             received: count(&self.received),
             prefetched: count(&self.prefetched),
             sent: count(&counters.uploads),
+            withheld: count(&counters.withheld),
+            withheld_why: locked(&self.withheld_why).take(),
             bytes_in: count(&counters.bytes_in),
             bytes_out: count(&counters.bytes_out),
             other_version: locked(&self.other_version).take(),

@@ -58,6 +58,8 @@ pub struct Counters {
     pub errors: AtomicU64,
     /// Objects that were written.
     pub uploads: AtomicU64,
+    /// Entries that are never sent.
+    pub withheld: AtomicU64,
     /// Bytes of objects that were read.
     pub bytes_in: AtomicU64,
     /// Bytes of objects that were written.

@@ -43,6 +43,7 @@ impl PushArgs {
         }
         if self.all {
             local.send_all_again()?;
+            local.forget_withheld()?;
         }
         let server = Server::new(shared, local);
         run_to_end(async {
@@ -58,6 +59,7 @@ impl PushArgs {
         })?
         .map_err(|error| error.to_string())?;
         let sent = server.shared.counters.uploads.load(Ordering::Relaxed);
+        server.write_state();
         let left = server.local.pending_count();
         let entries = |count: u64| {
             if count == 1 {
@@ -71,6 +73,9 @@ impl PushArgs {
             entries(sent),
             entries(left.into())
         ));
+        if let Some(withheld) = server.local.store().state().never_sent() {
+            print(&format!("never sent: {withheld}"));
+        }
         if let Some(trouble) = server.trouble().filter(|_| left > 0) {
             return Err(trouble);
         }

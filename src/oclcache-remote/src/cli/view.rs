@@ -97,6 +97,9 @@ impl StatusArgs {
                 state.received, state.prefetched, state.sent, state.refused, state.errors
             ),
         );
+        if let Some(withheld) = state.never_sent() {
+            row("never sent", &withheld);
+        }
         let other = state.other_version;
         if let Some(other) = other.filter(|other| now().abs_diff(other.asked) < SHOWN) {
             row("versions", &sentence(other));

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
+use oclcache::remote::local::NotSent;
 use oclcache::remote::outbox::Marker;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Server, locked};
 use crate::local::Outgoing;
 use crate::object::Kind;
-use crate::shared::{KeyBytes, UploadError, encode_bundle, now};
+use crate::shared::{Counters, KeyBytes, UploadError, encode_bundle, now};
 
 /// How long after the last change.
 const QUIET: Duration = Duration::from_secs(2);
@@ -64,6 +65,8 @@ impl Server {
     /// Sends what is in the outbox within a time. Returns how many entries are left.
     pub(super) async fn flush(&self, wait: Duration) -> u32 {
         let _ = tokio::time::timeout(wait, self.send_all()).await;
+        // Who waits for that reads it.
+        self.write_state();
         self.local.pending_count()
     }
 
@@ -124,6 +127,11 @@ impl Server {
             Outgoing::Entry(entry) => entry,
             Outgoing::Never(why) => {
                 self.local.log(&format!("an entry is not sent: {why}"));
+                // What is gone is not withheld.
+                if why != NotSent::Absent {
+                    Counters::add(&self.shared.counters.withheld, 1);
+                    *locked(&self.withheld_why) = Some(why.to_string());
+                }
                 self.local.sent(key, marker);
                 return Sent::Done;
             }

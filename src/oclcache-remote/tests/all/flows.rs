@@ -154,6 +154,32 @@ fn a_baked_entry_is_sent_although_its_recipe_was() {
     finds_all(&b);
 }
 
+/// The stub's variables are in its keys, and their values are sent with `remote_content = all` only.
+#[test]
+fn what_is_never_sent_is_told() {
+    let (_server, url) = redis();
+    let mut a = Host::new();
+    a.set("OCLCACHE_REMOTE_CONTENT", "binaries");
+    a.shell(&format!("oclcache config set remote '{url}'")).ok();
+    let why = "entries whose keys contain the value of a variable";
+    let program = a.client_command(&["many", "--keys", &KEYS.to_string()]);
+    let program = program.get_program().display().to_string();
+    let ran = a.shell(&format!("oclcache run '{program}' many --keys {KEYS}"));
+    let told = format!("oclcache: {KEYS} entries are never sent to `remote`: {why}\n");
+    assert!(ran.stderr.ends_with(&told), "{}", ran.stderr);
+    let again = a.shell(&format!("oclcache run '{program}' many --keys {KEYS}"));
+    assert!(!again.ok().stderr.contains("never"));
+    // Each look at all of them counts them once.
+    for arguments in [&["push"][..], &["push", "--all"], &["push", "--all"]] {
+        let pushed = a.remote(arguments).ok().stdout;
+        let told = format!("never sent: {KEYS} (the last: {why})\n");
+        assert!(pushed.ends_with(&told), "{arguments:?}: {pushed}");
+    }
+    let status = a.remote(&["status"]).ok().stdout;
+    let told = format!("never sent          {KEYS} (the last: {why})\n");
+    assert!(status.contains(&told), "{status}");
+}
+
 /// On PoCL: the stub's variables are in its keys, so its recipes fit one machine only.
 #[test]
 fn recipes_of_others_are_baked_by_those_who_want_them_in_a_process_that_reaches_nothing() {
