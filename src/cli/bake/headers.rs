@@ -6,7 +6,8 @@
 //!
 //! A recipe from an archive was compiled on another machine, and its paths are not trusted. For such a recipe, and for one with
 //! relative paths whose directory is gone or unsafe, the headers are written to a private directory, in which a compiler finds what it
-//! found for the application. Then nothing is written at the paths in the recipe, and for an archive nothing is read there.
+//! found for the application. Then nothing is written at the paths in the recipe, and for an archive nothing is read there. Whatever the
+//! recipe says, nothing is written outside of the private directory: each path is made part by part ([`Tree::make`]).
 //!
 //! Each directory of the options becomes a directory of its own, deep enough for names that begin with `..`. A directory that is the
 //! same as an earlier one becomes a link to that: compilers skip a directory that they have searched, and so does the key. The
@@ -15,7 +16,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Component, Path, PathBuf};
@@ -100,6 +101,8 @@ pub fn lay_out(
     from_elsewhere: bool,
 ) -> Result<Layout, String> {
     let failed = |error: io::Error| format!("its headers cannot be written: {error}");
+    fs::create_dir_all(root).map_err(failed)?;
+    let root = &root.canonicalize().map_err(failed)?;
     let working_directory = root.join("cwd").join(DEPTH);
     fs::create_dir_all(&working_directory).map_err(failed)?;
     let options = recipe.options.as_ref().map(|options| options.to_vec());
@@ -168,22 +171,19 @@ pub fn lay_out(
         None => None,
     };
     let mut tree = Tree {
+        root,
         from_elsewhere,
-        ..Tree::default()
+        directories: HashMap::new(),
     };
-    for base in &bases {
+    for (index, base) in bases.iter().enumerate() {
         let Some(ours) = &base.ours else {
             continue;
         };
         match from_elsewhere
-            .then(|| first_of(base, ingredients, &bases))
+            .then(|| first_of(base, ingredients, &bases[..index]))
             .flatten()
         {
-            Some(first) if !ours.exists() => {
-                let parent = ours.parent().unwrap_or(root);
-                let made = fs::create_dir_all(parent);
-                made.and_then(|()| symlink(first, ours)).map_err(failed)?;
-            }
+            Some(first) if !ours.exists() => tree.link(first, ours).map_err(failed)?,
             _ => tree.directory(&base.theirs, ours).map_err(failed)?,
         }
     }
@@ -211,16 +211,16 @@ fn places(ingredients: &[Ingredient]) -> impl Iterator<Item = (&[u8], &[u8])> {
     places.map(|one| (one.name.as_bytes(), one.value.as_slice()))
 }
 
-/// The directory that was this one as well, by an earlier name.
+/// The private directory for one before this one that was the same directory; None also if that is the driver's own.
 fn first_of<'a>(
     base: &HeaderDirectory,
     ingredients: &[Ingredient],
-    bases: &'a [HeaderDirectory],
+    before: &'a [HeaderDirectory],
 ) -> Option<&'a Path> {
     let (_, value) = places(ingredients).find(|(place, _)| *place == base.name)?;
     let first = value.strip_prefix(b"is ")?;
-    let first = bases.iter().find(|other| other.name == first)?;
-    Some(first.ours.as_ref().unwrap_or(&first.theirs))
+    let first = before.iter().find(|other| other.name == first)?;
+    first.ours.as_deref()
 }
 
 fn is_parent(part: &Component) -> bool {
@@ -287,43 +287,75 @@ fn digest(path: &Path) -> Option<[u8; 32]> {
 }
 
 /// The private directories.
-#[derive(Default)]
-struct Tree {
+struct Tree<'a> {
+    /// The real path of the directory in which all of them are.
+    root: &'a Path,
     /// The recipe came with an archive, so directories of this machine do not matter.
     from_elsewhere: bool,
     /// The private directory for each of the application's, by device and inode.
     directories: HashMap<(u64, u64), PathBuf>,
 }
 
-impl Tree {
+impl Tree<'_> {
+    /// Makes a directory in the root, with its parents, and returns its real path. Makes nothing outside of the root: a path of a recipe
+    /// may lead out by `..` and links.
+    fn make(&self, path: &Path) -> io::Result<PathBuf> {
+        let leads_out = || io::Error::other("they would be outside of the private directory");
+        let below = path.strip_prefix(self.root).map_err(|_| leads_out())?;
+        let mut real = self.root.to_owned();
+        for part in below.components() {
+            if is_parent(&part) {
+                real.pop();
+            } else {
+                real.push(part);
+                match fs::create_dir(&real) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        real = real.canonicalize()?;
+                    }
+                    made => made?,
+                }
+            }
+            if !real.starts_with(self.root) {
+                return Err(leads_out());
+            }
+        }
+        Ok(real)
+    }
+
+    /// The real path at which a name can be made in the root, with its parents.
+    fn place(&self, path: &Path) -> io::Result<PathBuf> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        };
+        Ok(self.make(parent)?.join(name))
+    }
+
+    /// Makes one private directory a link to another one.
+    fn link(&self, first: &Path, ours: &Path) -> io::Result<()> {
+        symlink(first, self.place(ours)?)
+    }
+
     /// Makes the private directory for one of the application's, unless that does not exist.
     fn directory(&mut self, theirs: &Path, ours: &Path) -> io::Result<()> {
         if self.from_elsewhere {
-            return fs::create_dir_all(ours);
+            return self.make(ours).map(drop);
         }
         let Ok(metadata) = fs::metadata(theirs) else {
             return Ok(());
         };
+        let id = (metadata.dev(), metadata.ino());
         if !metadata.is_dir() || ours.is_dir() {
-            let id = (metadata.dev(), metadata.ino());
             self.directories
                 .entry(id)
                 .or_insert_with(|| ours.to_owned());
             return Ok(());
         }
-        match self.directories.entry((metadata.dev(), metadata.ino())) {
-            std::collections::hash_map::Entry::Occupied(known) => {
-                if let Some(parent) = ours.parent() {
-                    fs::create_dir_all(parent)?;
-                }
-                symlink(known.get(), ours)
-            }
-            std::collections::hash_map::Entry::Vacant(new) => {
-                fs::create_dir_all(ours)?;
-                new.insert(ours.to_owned());
-                Ok(())
-            }
+        if let Some(known) = self.directories.get(&id) {
+            return self.link(known, ours);
         }
+        self.make(ours)?;
+        self.directories.insert(id, ours.to_owned());
+        Ok(())
     }
 
     /// Writes a header. Returns its path, or None if the driver's own is used.
@@ -351,9 +383,8 @@ impl Tree {
         // `..` in the name needs the directories before it.
         if !parent.components().any(|part| is_parent(&part)) {
             self.directory(their_parent, parent).map_err(failed)?;
-        } else {
-            fs::create_dir_all(parent).map_err(failed)?;
         }
+        let ours = self.place(&ours).map_err(failed)?;
         if ours.exists() {
             return match digest(&ours) == Some(file.digest) {
                 true => Ok(Some(ours)),
@@ -364,7 +395,9 @@ impl Tree {
         }
         match &file.content {
             HeaderContent::Text(content) if sha256(content) == file.digest => {
-                fs::write(&ours, &**content).map_err(failed)?;
+                // A link in its place is not followed.
+                let mut made = fs::File::create_new(&ours).map_err(failed)?;
+                made.write_all(content).map_err(failed)?;
             }
             HeaderContent::Text(_) => return Err(format!("the header `{place}` is damaged")),
             HeaderContent::SameAs { file, .. } => {
@@ -386,13 +419,14 @@ mod tests {
 
     /// Lays out a recipe with these headers as if it came with an archive.
     fn laid_out(places: &[&str]) -> (tempfile::TempDir, Result<Layout, String>) {
-        laid_out_with(places, &[])
+        laid_out_with(places, &[], &[])
     }
 
-    /// The same with these ingredients.
+    /// The same with these ingredients and directories of the driver.
     fn laid_out_with(
         places: &[&str],
         ingredients: &[Ingredient],
+        driver_dirs: &[PathBuf],
     ) -> (tempfile::TempDir, Result<Layout, String>) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (work, root) = (
@@ -400,7 +434,6 @@ mod tests {
             directory.path().join("root"),
         );
         fs::create_dir_all(work.join("inc")).expect("made");
-        fs::create_dir(&root).expect("made");
         let inside = directory.path().canonicalize().expect("a path");
         let text = |text: &str| Text::from(text.as_bytes());
         let mut files = Vec::new();
@@ -437,7 +470,7 @@ mod tests {
             working_directory: Some(work.as_os_str().as_bytes().into()),
             own_cache: None,
         };
-        let layout = lay_out(&root, &recipe, ingredients, &[], true);
+        let layout = lay_out(&root, &recipe, ingredients, driver_dirs, true);
         (directory, layout)
     }
 
@@ -457,7 +490,7 @@ mod tests {
     #[test]
     fn a_directory_that_was_another_one_is_that_one_here() {
         let is_it = Ingredient::new(Kind::Include, "-I0", "is cwd");
-        let (_directory, layout) = laid_out_with(&["cwd/a.h"], &[is_it]);
+        let (_directory, layout) = laid_out_with(&["cwd/a.h"], &[is_it], &[]);
         let layout = layout.expect("laid out");
         let options = layout.options.expect("options");
         let include = options.strip_prefix(b"-w -I ").expect("a directory");
@@ -480,6 +513,37 @@ mod tests {
         ] {
             let (_directory, layout) = laid_out(&[place]);
             assert!(layout.is_err(), "{place}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_where_the_driver_has_headers_whatever_an_archive_says_is_the_same() {
+        let outside = tempfile::tempdir().expect("a temporary directory");
+        let outside = outside.path().canonicalize().expect("a path");
+        let is_it = |name: &str, first: &str| {
+            Ingredient::new(Kind::Include, name, format!("is {first}").into_bytes())
+        };
+        let up: PathBuf = "../".repeat(40).into();
+        let below = outside.strip_prefix("/").expect("an absolute path");
+        let climbing = up.join(below);
+        let to_root = format!("-I0/{}{}/b.h", "../".repeat(9), "x");
+        for driver in [&outside, &climbing] {
+            for (place, ingredient) in [
+                ("-I0/a.h", is_it("-I0", "driver0")),
+                ("-I0/new/a.h", is_it("-I0", "driver0")),
+                (to_root.as_str(), is_it("-I0", "driver0")),
+                ("cwd/a.h", is_it("cwd", "driver0")),
+                ("driver0/a.h", is_it("driver0", "driver0")),
+                ("driver0/../a.h", is_it("-I0", "cwd")),
+            ] {
+                let (_directory, layout) =
+                    laid_out_with(&[place], &[ingredient], std::slice::from_ref(driver));
+                let written: Vec<_> = fs::read_dir(&outside).expect("listed").collect();
+                assert!(written.is_empty(), "{place} {driver:?}: {written:?}");
+                assert!(!outside.with_file_name("a.h").exists(), "{place}");
+                let climbs = driver.is_relative();
+                assert_eq!(layout.is_err(), climbs, "{place} {driver:?}");
+            }
         }
     }
 }
