@@ -94,21 +94,26 @@ pub fn own_directory(path: &Path) -> Option<PathBuf> {
 }
 
 /// Why a user other than root and the effective user may have chosen the open directory that a path named: a link on the way is that
-/// user's, in a directory that others can write. None if there is no such link.
+/// user's, in a directory in which others may have put it. None if there is no such link.
 ///
-/// In a directory that only its owner can write, a link is as good as a directory. Where a user namespace has no number for root, root's
-/// own links (`/home`) belong to an unknown user.
+/// Others may have put what is in a directory that they can write, or that is another user's and that they may have put where it is. In
+/// any other directory a link is as good as a directory. Where a user namespace has no number for root, root's own links (`/home`)
+/// belong to an unknown user.
 pub fn distrust_of_links(path: &Path, open: FileId) -> Option<String> {
-    let mut is_shared = false;
-    let mut judge = |_: &Path, stat: &Stat| {
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind.is_dir() {
-            is_shared = stat.st_mode & 0o022 != 0;
+    let owners = own_users();
+    // Whether others may have put what is in them, for the root and each directory on the way.
+    let mut filled_by_others: Vec<bool> = Vec::new();
+    let mut judge = |place: &Path, stat: &Stat| {
+        filled_by_others.truncate(place.components().count() - 1);
+        let put_by_others = filled_by_others.last() == Some(&true);
+        if FileType::from_raw_mode(stat.st_mode).is_symlink() {
+            return put_by_others
+                .then(|| distrust_part(stat, &owners))
+                .flatten();
         }
-        let is_anybodys = kind.is_symlink() && is_shared;
-        is_anybodys
-            .then(|| distrust_part(stat, &own_users()))
-            .flatten()
+        let is_foreign = !owners.contains(&stat.st_uid);
+        filled_by_others.push(stat.st_mode & 0o022 != 0 || put_by_others && is_foreign);
+        None
     };
     let stat = match walk(path, &mut judge) {
         Ok(stat) => stat,

@@ -199,6 +199,23 @@ fn the_directory_may_stand_behind_links_of_its_user_and_of_nobody_else() {
         let why = open(way).expect_err("refused").to_string();
         assert!(why.contains("belongs to user 4242"), "{why}");
     }
+    // Somebody may have made a directory there, whoever else can write it.
+    std::fs::create_dir_all(at("theirs/below")).expect("made");
+    std::fs::create_dir(at("theirs/mine")).expect("made");
+    symlink(at("real/cache"), at("theirs/below/to-it")).expect("linked");
+    symlink("../below/to-it", at("theirs/mine/to-theirs")).expect("linked");
+    lchown(at("theirs/below/to-it"), Some(4242), None).expect("given away");
+    assert!(open("theirs/below/to-it").expect("as good as a directory"));
+    for theirs in ["theirs", "theirs/below"] {
+        lchown(at(theirs), Some(4242), None).expect("given away");
+    }
+    for way in ["theirs/below/to-it", "theirs/mine/to-theirs"] {
+        let why = open(way).expect_err("refused").to_string();
+        let begins = format!("`{}` belongs to", at("theirs/below/to-it").display());
+        assert!(why.contains(&begins), "{why}");
+    }
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("changed");
+    assert!(open("theirs/below/to-it").expect("their directory was put there by nobody else"));
 }
 
 #[test]
