@@ -187,6 +187,15 @@ fn print(text: &str) {
     let _ = out.flush();
 }
 
+/// Says how many directories of the store were not listed, if there are any.
+fn print_hidden(count: u64) {
+    if count > 0 {
+        print(&format!(
+            "directories of the store that are left out, since this user may not list them: {count}"
+        ));
+    }
+}
+
 /// The command `oclcache`: beside this program, else by its name.
 fn command() -> PathBuf {
     let beside = std::env::current_exe()

@@ -72,6 +72,15 @@ pub struct ListedObject {
     pub modified: Option<u64>,
 }
 
+/// The objects of a store whose names begin alike.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// The objects.
+    pub objects: Vec<ListedObject>,
+    /// How many directories this user may not list.
+    pub hidden: u64,
+}
+
 /// What the settings say about a store.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
@@ -96,14 +105,15 @@ pub struct EngineSettings {
 pub trait Engine: Send + Sync {
     /// Connects, if the engine has connections, and makes one round trip.
     async fn check(&self) -> Outcome<()>;
-    /// Reads objects, in few round trips, up to a size: longer ones are cut behind it. None: there is no such object.
+    /// Reads objects, in few round trips, up to a size: longer ones are cut behind it. None: there is no such object, or in a directory
+    /// one that this user may not read, since all users can put that there.
     async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>>;
     /// Writes an object, and replaces the one of this name.
     async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()>;
     /// Deletes an object.
     async fn delete(&self, name: &str) -> Outcome<()>;
     /// The objects whose names begin with this.
-    async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>>;
+    async fn list(&self, prefix: &str) -> Outcome<Listing>;
     /// What coordinates builds of several hosts, if the engine can do that.
     fn leases(&self) -> Option<&dyn Leases> {
         None

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::engine::{Engine, EngineError, ListedObject, OPERATION_TIMEOUT, Outcome};
+use crate::engine::{Engine, EngineError, Listing, OPERATION_TIMEOUT, Outcome};
 
 /// The first and the longest time for which the store is not asked after it failed.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -160,6 +160,20 @@ impl Guarded {
         self.run_within(OPERATION_TIMEOUT, operation).await
     }
 
+    /// Runs an operation on single objects that the store may keep from this user, and still asks it for others then. None: it does.
+    pub async fn run_if_allowed<T>(
+        &self,
+        operation: impl Future<Output = Outcome<T>>,
+    ) -> Outcome<Option<T>> {
+        let allowed = async {
+            match operation.await {
+                Err(EngineError::Denied(_)) => Ok(None),
+                done => done.map(Some),
+            }
+        };
+        self.run(allowed).await
+    }
+
     async fn run_within<T>(
         &self,
         limit: Duration,
@@ -220,7 +234,7 @@ impl Guarded {
     ///
     /// # Errors
     /// The engine's.
-    pub async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>> {
+    pub async fn list(&self, prefix: &str) -> Outcome<Listing> {
         self.run_within(OPERATION_TIMEOUT * 60, self.engine().list(prefix))
             .await
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::engine::{EngineError, Leases, Outcome};
+use crate::engine::{Leases, Outcome};
 use crate::guarded::Guarded;
 use crate::keys::{SecretKey, TrustedKeys};
 use crate::object::{
@@ -170,16 +170,29 @@ impl SharedStore {
         (self.name(kind, &key) == name).then_some((kind, key))
     }
 
-    /// Whether the object of this name begins as objects do. Only its header is read.
+    /// Whether the objects of these names begin as objects do; None for those that this user may not read. Only headers are read.
     ///
     /// # Errors
-    /// The engine's, but not that this one may not be read: then it is another's.
-    pub async fn is_object(&self, name: &str) -> Outcome<bool> {
-        match self.guarded.read(&[name.to_owned()], HEADER as u64).await {
-            Ok(found) => Ok(found.iter().flatten().any(|bytes| object::is_object(bytes))),
-            Err(EngineError::Denied(_)) => Ok(false),
-            Err(error) => Err(error),
+    /// The engine's, but not that some may not be read.
+    pub async fn are_objects(&self, names: &[String]) -> Outcome<Vec<Option<bool>>> {
+        let engine = self.guarded.engine();
+        let read = async |names: &[String]| {
+            let heads = engine.read(names, HEADER as u64);
+            self.guarded.run_if_allowed(heads).await
+        };
+        let mut all = Vec::with_capacity(names.len());
+        for batch in names.chunks(MAX_BATCH) {
+            if let Some(heads) = read(batch).await? {
+                all.extend(heads);
+                continue;
+            }
+            for name in batch {
+                let head = read(std::slice::from_ref(name)).await?;
+                all.push(head.into_iter().flatten().next().flatten());
+            }
         }
+        let is_object = |head: Option<Vec<u8>>| Some(object::is_object(&head?));
+        Ok(all.into_iter().map(is_object).collect())
     }
 
     /// The last refusal, for people.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use oclcache::remote::settings::RemoteSettings;
 
-use super::{Done, print, run_to_end};
+use super::{Done, print, print_hidden, run_to_end};
 use crate::session;
 use crate::shared::now;
 
@@ -31,10 +31,13 @@ impl GcArgs {
             .ttl
             .ok_or("nothing is deleted: `remote_ttl` is 0, so objects are kept for ever")?;
         let oldest = now().saturating_sub(lifetime.as_secs());
-        let (mut count, mut bytes, mut unknown) = (0_u64, 0_u64, 0_u64);
+        let (mut count, mut bytes, mut unknown, mut hidden) = (0_u64, 0_u64, 0_u64, 0_u64);
+        let mut left = Vec::new();
         let done = run_to_end(async {
             let mut old = Vec::new();
-            for object in shared.guarded.list(&shared.root()).await? {
+            let listing = shared.guarded.list(&shared.root()).await?;
+            hidden = listing.hidden;
+            for object in listing.objects {
                 match object.modified {
                     // Others may keep files there.
                     _ if shared.parse_name(&object.name).is_none() => {}
@@ -43,34 +46,52 @@ impl GcArgs {
                     Some(_) => {}
                 }
             }
-            for object in old {
-                if !shared.is_object(&object.name).await? {
-                    continue;
-                }
-                count += 1;
-                bytes += object.size;
-                if !self.dry_run {
-                    let engine = shared.guarded.engine();
-                    shared.guarded.run(engine.delete(&object.name)).await?;
+            let names: Vec<String> = old.iter().map(|object| object.name.clone()).collect();
+            let are_ours = shared.are_objects(&names).await?;
+            for (object, is_ours) in old.into_iter().zip(are_ours) {
+                let engine = shared.guarded.engine();
+                let is_deleted = match is_ours {
+                    Some(false) => continue,
+                    None => false,
+                    Some(true) if self.dry_run => true,
+                    Some(true) => {
+                        let deletion = engine.delete(&object.name);
+                        shared.guarded.run_if_allowed(deletion).await?.is_some()
+                    }
+                };
+                if is_deleted {
+                    count += 1;
+                    bytes += object.size;
+                } else {
+                    left.push(object.name);
                 }
             }
             Ok::<(), crate::engine::EngineError>(())
         })?;
-        done.map_err(|error| error.to_string())?;
         let days = Duration::as_secs(&lifetime) / 86400;
         let verb = if self.dry_run {
             "would delete"
         } else {
             "deleted"
         };
-        print(&format!(
-            "{verb} {count} objects ({bytes} bytes) that are older than {days} days"
-        ));
+        if done.is_ok() || count > 0 {
+            print(&format!(
+                "{verb} {count} objects ({bytes} bytes) that are older than {days} days"
+            ));
+        }
+        if let Some(first) = left.first() {
+            let count = left.len();
+            print(&format!(
+                "old objects that are left, since this user may not read or delete them: {count}, such as `{first}`"
+            ));
+        }
+        print_hidden(hidden);
         if unknown > 0 {
             print(&format!(
                 "{unknown} objects have no date: this store evicts by itself"
             ));
         }
+        done.map_err(|error| error.to_string())?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use clap::Args;
 use oclcache::remote::settings::RemoteSettings;
 
-use super::{Done, print, run_to_end};
+use super::{Done, print, print_hidden, run_to_end};
 use crate::engine::ListedObject;
 use crate::local::{Local, Received};
 use crate::object::Kind;
@@ -88,15 +88,16 @@ impl PullArgs {
         let settings = RemoteSettings::read();
         let local = Local::open(&settings)?;
         let shared = session::open(&settings)?;
-        let (mut stored, mut refused) = (0_u64, 0_u64);
+        let (mut stored, mut refused, mut hidden) = (0_u64, 0_u64, 0_u64);
         let pulled = run_to_end(async {
             let mut wanted = Vec::new();
             let kinds = [Kind::Entry, Kind::Recipe];
             for kind in &kinds[..if local.takes_recipes() { 2 } else { 1 }] {
                 let prefix = format!("{}{}/", shared.root(), kind.letter());
-                let objects = shared.guarded.list(&prefix).await?;
+                let listing = shared.guarded.list(&prefix).await?;
+                hidden += listing.hidden;
                 let named = |object: &ListedObject| shared.parse_name(&object.name);
-                let keys = objects.iter().filter_map(named).map(|(_, key)| key);
+                let keys = listing.objects.iter().filter_map(named).map(|(_, key)| key);
                 let lacking = keys.filter(|key| !local.has(key));
                 wanted.extend(lacking.map(|key| (*kind, key)));
             }
@@ -120,6 +121,7 @@ impl PullArgs {
         })?;
         pulled.map_err(|error| error.to_string())??;
         print(&format!("stored {stored}, refused {refused}"));
+        print_hidden(hidden);
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,7 +1,7 @@
 //! A directory that machines or users share.
 //!
 //! Other users can put anything in it. So links in it are not followed, only regular files are read as objects, and opening a FIFO does
-//! not block. The path to the directory itself may have links, since the user has set it.
+//! not block. What this user may not read there counts as missing, and keeps nobody from the rest. The path to the directory itself may have links, since the user has set it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,7 +14,9 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Address, CONCURRENT, EVICTS_NOTHING, Engine, EngineError, ListedObject, Outcome};
+use super::{
+    Address, CONCURRENT, EVICTS_NOTHING, Engine, EngineError, ListedObject, Listing, Outcome,
+};
 
 /// Unfinished objects are in this directory, so that a reader never sees one.
 const UNFINISHED: &str = ".tmp";
@@ -56,7 +58,10 @@ impl SharedDirectory {
     }
 
     async fn read_one(&self, name: &str, limit: u64) -> Outcome<Option<Vec<u8>>> {
-        let read = move |root: &Path, name: &str| none_if_absent(read(root, name, limit));
+        let read = move |root: &Path, name: &str| match read(root, name, limit) {
+            Err(error) if is_hidden(root, &error) => Ok(None),
+            read => none_if_absent(read),
+        };
         self.blocking(name, read).await
     }
 }
@@ -87,6 +92,11 @@ fn none_if_absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
             _ => Err(error),
         },
     }
+}
+
+/// Whether this user may not use a file or directory in the root, but the root.
+fn is_hidden(root: &Path, error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::ACCESS) && go_to(root, ".").is_ok()
 }
 
 /// The directories of a name, and its last part.
@@ -168,44 +178,55 @@ fn delete(root: &Path, name: &str) -> io::Result<()> {
 }
 
 /// The regular files below a directory of this name, with their names.
-fn list(root: &Path, name: &str) -> io::Result<Vec<ListedObject>> {
-    let mut objects = Vec::new();
+fn list(root: &Path, name: &str) -> io::Result<Listing> {
+    let mut listing = Listing::default();
     let mut left = vec![parts(name).collect::<Vec<_>>().join("/")];
     while let Some(directories) = left.pop() {
-        let Some(directory) = none_if_absent(go_to(root, &directories).map_err(io::Error::from))?
+        match list_one(root, &directories, &mut left, &mut listing.objects) {
+            Err(error) if is_hidden(root, &error) => listing.hidden += 1,
+            listed => none_if_absent(listed).map(drop)?,
+        }
+    }
+    Ok(listing)
+}
+
+/// The regular files in a directory of this name, and the names of the directories in it.
+fn list_one(
+    root: &Path,
+    name: &str,
+    directories: &mut Vec<String>,
+    files: &mut Vec<ListedObject>,
+) -> io::Result<()> {
+    let directory = go_to(root, name)?;
+    let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let listed = rustix::fs::openat(&directory, ".", listed, Mode::empty())?;
+    for entry in Dir::new(listed)? {
+        let entry = entry?;
+        // The names of objects are ASCII.
+        let Some(file) = entry
+            .file_name()
+            .to_str()
+            .ok()
+            .filter(|name| !is_dots(name))
         else {
             continue;
         };
-        let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listed = rustix::fs::openat(&directory, ".", listed, Mode::empty())?;
-        for entry in Dir::new(listed)? {
-            let entry = entry?;
-            // The names of objects are ASCII.
-            let Some(file) = entry
-                .file_name()
-                .to_str()
-                .ok()
-                .filter(|name| !is_dots(name))
-            else {
-                continue;
-            };
-            let stat = rustix::fs::statat(&directory, file, AtFlags::SYMLINK_NOFOLLOW);
-            let Some(stat) = none_if_absent(stat.map_err(io::Error::from))? else {
-                continue;
-            };
-            let name = format!("{directories}/{file}");
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory if parts(&name).count() < MAX_PARTS => left.push(name),
-                FileType::RegularFile => objects.push(ListedObject {
-                    name,
-                    size: u64::try_from(stat.st_size).unwrap_or(0),
-                    modified: Some(u64::try_from(stat.st_mtime).unwrap_or(0)),
-                }),
-                _ => {}
-            }
+        let stat = rustix::fs::statat(&directory, file, AtFlags::SYMLINK_NOFOLLOW);
+        let Some(stat) = none_if_absent(stat.map_err(io::Error::from))? else {
+            continue;
+        };
+        let name = format!("{name}/{file}");
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory if parts(&name).count() < MAX_PARTS => directories.push(name),
+            FileType::RegularFile => files.push(ListedObject {
+                name,
+                size: u64::try_from(stat.st_size).unwrap_or(0),
+                modified: Some(u64::try_from(stat.st_mtime).unwrap_or(0)),
+            }),
+            _ => {}
         }
     }
-    Ok(objects)
+    Ok(())
 }
 
 fn is_dots(name: &str) -> bool {
@@ -234,7 +255,7 @@ impl Engine for SharedDirectory {
         self.blocking(name, delete).await
     }
 
-    async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>> {
+    async fn list(&self, prefix: &str) -> Outcome<Listing> {
         self.blocking(prefix, list).await
     }
 

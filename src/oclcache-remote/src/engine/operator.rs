@@ -9,7 +9,7 @@ use opendal_http_transport_reqwest::ReqwestTransport;
 
 use super::{
     CONCURRENT, CONNECT_TIMEOUT, EVICTS_NOTHING, Engine, EngineError, EngineSettings, ListedObject,
-    OPERATION_TIMEOUT, Outcome, Scheme,
+    Listing, OPERATION_TIMEOUT, Outcome, Scheme,
 };
 
 pub struct Files {
@@ -178,7 +178,7 @@ impl Engine for Files {
         self.operator.delete(name).await.map_err(judge)
     }
 
-    async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>> {
+    async fn list(&self, prefix: &str) -> Outcome<Listing> {
         let entries = self.operator.list_with(prefix).recursive(true).await;
         let entries = match entries {
             Ok(entries) => entries,
@@ -196,7 +196,10 @@ impl Engine for Files {
                 Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
             }),
         });
-        Ok(objects.collect())
+        Ok(Listing {
+            objects: objects.collect(),
+            hidden: 0,
+        })
     }
 
     async fn eviction(&self) -> Option<Result<String, String>> {

@@ -11,7 +11,7 @@ use redis::{AsyncConnectionConfig, Client, RedisError, TlsCertificates};
 use tokio::sync::Mutex;
 
 use super::{
-    Acquired, CONNECT_TIMEOUT, Engine, EngineError, EngineSettings, Leases, ListedObject,
+    Acquired, CONNECT_TIMEOUT, Engine, EngineError, EngineSettings, Leases, ListedObject, Listing,
     OPERATION_TIMEOUT, Outcome, Scheme,
 };
 use crate::credentials::encoded;
@@ -167,7 +167,7 @@ impl Engine for Redis {
         self.run::<()>(&commands).await
     }
 
-    async fn list(&self, prefix: &str) -> Outcome<Vec<ListedObject>> {
+    async fn list(&self, prefix: &str) -> Outcome<Listing> {
         let (mut cursor, mut objects) = (0_u64, Vec::new());
         loop {
             let mut commands = redis::pipe();
@@ -194,7 +194,7 @@ impl Engine for Redis {
             );
             cursor = next;
             if cursor == 0 {
-                return Ok(objects);
+                return Ok(Listing { objects, hidden: 0 });
             }
         }
     }

@@ -39,8 +39,8 @@ impl Engine for Scripted {
     async fn delete(&self, _: &str) -> Outcome<()> {
         self.next().await
     }
-    async fn list(&self, _: &str) -> Outcome<Vec<ListedObject>> {
-        self.next().await.map(|()| Vec::new())
+    async fn list(&self, _: &str) -> Outcome<Listing> {
+        self.next().await.map(|()| Listing::default())
     }
 }
 
@@ -109,6 +109,23 @@ fn one_failed_connection_opens_the_breaker_and_the_pause_doubles_up_to_its_bound
     assert_eq!(pauses[9..], [300, 300, 300]);
     assert_eq!(run(guarded.check()), Ok(()));
     assert_eq!(memory.get(), None);
+}
+
+#[test]
+fn objects_that_are_kept_from_the_user_keep_nobody_from_others() {
+    let denied = || Some(EngineError::Denied("x".to_owned()));
+    let (guarded, calls, memory) = guarded(vec![denied(), denied(), None, unreachable()]);
+    let delete = || {
+        let engine = guarded.engine();
+        run(guarded.run_if_allowed(async move { engine.delete("a").await }))
+    };
+    for expected in [None, None, Some(())] {
+        assert_eq!(delete(), Ok(expected));
+        assert_eq!((guarded.is_open(), memory.get()), (None, None));
+    }
+    assert!(delete().is_err());
+    assert_eq!(calls.load(Ordering::Relaxed), 4);
+    assert!(memory.get().is_some());
 }
 
 #[test]

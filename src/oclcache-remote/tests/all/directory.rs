@@ -1,7 +1,7 @@
 //! A directory as the store, in which others put what is not an object.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -46,7 +46,7 @@ fn a_link_in_the_store_is_not_followed() {
         symlink(private, link).expect("linked");
         run(async {
             let listed = mine.guarded.list(&mine.root()).await.expect("listed");
-            assert!(listed.is_empty(), "{listed:?}");
+            assert!(listed.objects.is_empty(), "{listed:?}");
             let sent = mine.upload(Kind::Entry, &KEY, b"x", 1, 2).await;
             assert!(sent.is_err(), "{linked}");
             let _ = mine.guarded.engine().delete(&name).await;
@@ -108,18 +108,10 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 #[test]
 fn gc_deletes_old_objects_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a directory");
-    let (shared, private) = (folder.path().join("shared"), folder.path().join("private"));
+    let private = folder.path().join("private");
     fs::create_dir_all(private.join("letters")).expect("made");
     let host = Host::new();
-    let url = format!("file://{}", shared.display());
-    host.shell(&format!("oclcache config set remote '{url}'"))
-        .ok();
-    host.build(2).ok();
-    host.remote(&["push"]).ok();
-    let objects: Vec<PathBuf> = files(&shared)
-        .into_iter()
-        .filter(|file| file.file_name().is_some_and(|name| name.len() == 64))
-        .collect();
+    let (shared, objects) = pushed(folder.path(), &host, 2);
     assert!(objects.len() >= 2, "{objects:?}");
     objects[1..].iter().for_each(|object| age(object));
     let fresh = objects[0].clone();
@@ -179,6 +171,112 @@ fn gc_deletes_old_objects_and_nothing_else() {
     }
     assert!(fresh.exists());
     assert!(objects[1..].iter().all(|object| !object.exists()));
+}
+
+/// A directory as the store with what a host has built and sent. Returns the directory and the objects.
+fn pushed(folder: &Path, host: &Host, keys: u32) -> (PathBuf, Vec<PathBuf>) {
+    let shared = folder.join("shared");
+    let url = format!("file://{}", shared.display());
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    host.build(keys).ok();
+    host.remote(&["push"]).ok();
+    let is_object = |file: &PathBuf| file.file_name().is_some_and(|name| name.len() == 64);
+    let objects = files(&shared).into_iter().filter(is_object).collect();
+    (shared, objects)
+}
+
+/// Has a host's programs run as a user whom modes of files bind.
+fn bind_by_modes(host: &mut Host) {
+    if rustix::process::geteuid().is_root() {
+        let without = "--bounding-set=-dac_override,-dac_read_search,-fowner";
+        host.prefix = ["setpriv", without].map(str::to_owned).to_vec();
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    let mode = fs::Permissions::from_mode(mode);
+    fs::set_permissions(path, mode).expect("changed");
+}
+
+#[test]
+fn gc_goes_on_past_what_the_user_may_not_read_delete_or_list() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut host = Host::new();
+    let (shared, objects) = pushed(folder.path(), &host, 8);
+    objects.iter().for_each(|object| age(object));
+    let mut directories: Vec<&Path> = objects.iter().flat_map(|file| file.parent()).collect();
+    directories.sort();
+    directories.dedup();
+    let [unreadable, kept, hidden, _, ..] = directories[..] else {
+        panic!("{directories:?}");
+    };
+    let of = |directory: &Path| -> Vec<PathBuf> {
+        let objects = objects.iter();
+        let of = objects.filter(|object| object.parent() == Some(directory));
+        of.cloned().collect()
+    };
+    let (unreadable, left) = (of(unreadable), [of(kept), of(hidden)].concat());
+    unreadable.iter().for_each(|object| set_mode(object, 0));
+    set_mode(kept, 0o500);
+    set_mode(hidden, 0);
+    bind_by_modes(&mut host);
+    let did = host.remote(&["gc"]).ok().stdout;
+    // At once: the store is asked again.
+    let again = host.remote(&["gc"]).ok().stdout;
+    set_mode(kept, 0o700);
+    set_mode(hidden, 0o700);
+    let deleted = objects.len() - left.len() - unreadable.len();
+    assert!(
+        did.starts_with(&format!("deleted {deleted} objects")),
+        "{did}"
+    );
+    assert!(again.starts_with("deleted 0 objects"), "{again}");
+    for text in [&did, &again] {
+        let skipped = unreadable.len() + of(kept).len();
+        assert!(
+            text.contains(&format!(
+                "may not read or delete them: {skipped}, such as `"
+            )),
+            "{text}"
+        );
+        assert!(text.contains("may not list them: 1\n"), "{text}");
+    }
+    let mut left = [left, unreadable].concat();
+    left.sort();
+    let mut found = files(&shared);
+    found.retain(|file| objects.contains(file));
+    found.sort();
+    assert_eq!(found, left);
+}
+
+#[test]
+fn an_object_that_may_not_be_read_is_missing_and_the_store_is_asked_for_others() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut host = Host::new();
+    let (shared, objects) = pushed(folder.path(), &host, 4);
+    let entries: Vec<&PathBuf> = objects
+        .iter()
+        .filter(|object| object.iter().any(|part| part == "e"))
+        .collect();
+    assert_eq!(entries.len(), 4, "{objects:?}");
+    host.stop_helper();
+    fs::remove_dir_all(host.path("home/.cache/oclcache")).expect("removed");
+    set_mode(entries[0], 0);
+    set_mode(entries[1].parent().expect("a directory"), 0o100);
+    bind_by_modes(&mut host);
+    let pulled = host.remote(&["pull"]).ok().stdout;
+    set_mode(entries[1].parent().expect("a directory"), 0o700);
+    assert!(
+        pulled.starts_with("stored 2, refused 0\n") && pulled.contains("may not list them: 1\n"),
+        "{pulled}"
+    );
+    // The directory itself.
+    set_mode(&shared, 0);
+    let failed = host.remote(&["pull"]);
+    set_mode(&shared, 0o700);
+    assert_ne!(failed.code, Some(0));
+    assert!(failed.stderr.contains("refuses"), "{}", failed.stderr);
 }
 
 #[test]

@@ -56,7 +56,11 @@ fn exercise(url: &str) {
         let found = mine.fetch(&wanted[..1]).await.expect("read");
         assert!(matches!(&found[0], Fetched::Found(object) if object.payload == b"short"));
         let listed = mine.guarded.list(&mine.root()).await.expect("listed");
-        let names: Vec<&str> = listed.iter().map(|object| object.name.as_str()).collect();
+        let names: Vec<&str> = listed
+            .objects
+            .iter()
+            .map(|object| object.name.as_str())
+            .collect();
         assert_eq!(names, [mine.name(Kind::Entry, &KEY)], "{listed:?}");
         let engine = mine.guarded.engine();
         engine.delete(names[0]).await.expect("deleted");
