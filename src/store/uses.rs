@@ -228,6 +228,7 @@ impl Store {
         // A process that dates no more than so many would always date the same ones, if they are used all the time.
         let first = (self.root.now_ms() % SHARDS as u64) as usize;
         let (mut dated, mut looked_at, mut passed) = (0, 0, Vec::new());
+        let mut are_all_passed = true;
         for shards in [first..SHARDS, 0..first] {
             let mut next = shards.start;
             while let Some(shard) = uses.next_noted(next).filter(|shard| *shard < shards.end) {
@@ -237,6 +238,7 @@ impl Store {
                     continue;
                 }
                 let Ok(directory) = self.shard(shard) else {
+                    are_all_passed = false;
                     continue;
                 };
                 for (key, time_ms) in noted {
@@ -260,7 +262,9 @@ impl Store {
                 }
             }
         }
-        if !passed.is_empty() {
+        if !are_all_passed {
+            uses.forget(&passed);
+        } else if !passed.is_empty() {
             uses.clear();
         }
     }
@@ -430,5 +434,31 @@ mod tests {
         }
         let uses = store.uses();
         assert!((0..SHARDS).all(|shard| uses.of(shard).is_empty()));
+    }
+
+    #[test]
+    fn notes_of_a_shard_that_cannot_be_opened_stay() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(directory.path(), Limits::default()).expect("a store");
+        let meta = facts();
+        let (one, other) = (key([20, 1, 1]), key([40, 1, 1]));
+        for key in [&one, &other] {
+            let published = store.publish(key, &content(&meta, &[b"binary"]));
+            published.expect("stored");
+            store.note_use(key);
+        }
+        let shard = store.shard(shard_of(&one)).expect("opened").expect("there");
+        let set_mode = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(shard.path(), mode).expect("changed");
+        };
+        set_mode(0o777);
+        store.date_uses(5);
+        set_mode(0o700);
+        let noted = [&one, &other].map(|key| store.uses().of(shard_of(key)).len());
+        assert_eq!(noted, [1, 0]);
+        store.date_uses(5);
+        assert!(store.uses().of(shard_of(&one)).is_empty());
     }
 }
