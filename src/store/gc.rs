@@ -12,7 +12,7 @@ use super::heads::{self, EntryDriver, ShardHeads};
 use super::leftovers::{is_past, is_set_aside};
 use super::ownership::{begins_as_ours, has_our_content};
 use super::stats::Statistics;
-use super::uses::ListedEntry;
+use super::uses::{ListedEntry, MAX_DATED};
 use super::walk::walk;
 use super::{
     ARCHIVE_KEY, ASIDE, ENTRIES, LOADING, LOCKS, STATISTICS, SUFFIX, Store, StoreError, TEMPORARY,
@@ -154,6 +154,7 @@ impl Store {
             leftovers: self.sweep()?,
             ..GcResult::default()
         };
+        self.date_uses(MAX_DATED);
         let removed = Removed::default();
         let collected = self.collect_entries(limits, collector, &removed, &mut done);
         self.count_all_again();

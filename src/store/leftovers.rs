@@ -11,7 +11,7 @@ use super::load_guard;
 use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
 use super::tag::tag;
-use super::uses::MAX_DATED;
+use super::uses::MAX_DATED_BY_A_PROGRAM;
 use super::{ASIDE, SUFFIX, Store, StoreError, TEMPORARY, VERSION_DIRECTORY, bake_attempts};
 use crate::key::ingredients::Key;
 
@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// Sweeps if the last sweep was long ago, and no other process does.
+    /// Sweeps, and dates some entries that were used, if the last sweep was long ago, and no other process does.
     pub(super) fn sweep_sometimes(&self) {
         let now = self.root.now_ms();
         let swept = self.root.modified_ms(SWEPT);
@@ -56,6 +56,7 @@ impl Store {
         if let Err(error) = self.sweep() {
             tracing::debug!(%error, "files of killed processes are not removed: a later sweep tries again");
         }
+        self.date_uses(MAX_DATED_BY_A_PROGRAM);
     }
 
     /// Removes files that are too old to be in use. Returns how many.
@@ -126,7 +127,6 @@ impl Store {
         if let Some(statistics) = self.statistics()? {
             statistics.fold_some(MAX_FOLDED);
         }
-        self.date_uses(MAX_DATED);
         Ok(removed)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The time of modification of an entry's file is the time of its last use, but a hit must not write to a disk. So a hit notes the
 //! use in the live directory. A listing of entries takes the later one of the two times. Once an hour a process that stores an entry
-//! writes noted times into the files, and empties the shards of notes that it has gone through; so does `oclcache gc`.
+//! writes some noted times into the files, and empties the shards of notes that it has gone through; so does `oclcache gc` with more.
 //!
 //! ```text
 //! uses = { shard }    256 shards, by the first byte of the key
@@ -42,8 +42,10 @@ const MAX_OWN: usize = 4096;
 
 /// Uses that only this process knows are dated at this interval at most, in milliseconds.
 const OWN_INTERVAL_MS: u64 = 3_600_000;
-/// How many files a process that stores an entry dates.
+/// How many files are dated at the end of a process and by `oclcache gc`.
 pub(super) const MAX_DATED: usize = 4096;
+/// How many a process that stores an entry dates, once an hour: its program waits, on NFS perhaps for a millisecond for each.
+pub(super) const MAX_DATED_BY_A_PROGRAM: usize = 256;
 /// How many files are looked at for each one that may be dated.
 const LOOKED_AT_FOR_ONE: usize = 4;
 /// The notes of a store.
@@ -331,8 +333,8 @@ fn date(directory: &Directory, key: &Key, time_ms: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Limits;
     use crate::store::entry::tests::{content, facts};
+    use crate::store::{ENTRIES, Limits, shard_name};
 
     fn key(bytes: [u8; 3]) -> Key {
         Key([bytes.to_vec(), vec![0; 29]]
@@ -434,6 +436,37 @@ mod tests {
         }
         let uses = store.uses();
         assert!((0..SHARDS).all(|shard| uses.of(shard).is_empty()));
+    }
+
+    #[test]
+    fn a_program_that_stores_an_entry_dates_few_files() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = Store::open(directory.path(), Limits::default()).expect("a store");
+        let entries = store.root.create(ENTRIES).expect("made");
+        let shard = entries.create(&shard_name(20)).expect("made");
+        let now = store.root.now_ms();
+        let keys: Vec<Key> = (0..=255)
+            .flat_map(|set| [1, 2].map(|number| key([20, set, number])))
+            .collect();
+        for key in &keys {
+            let name = file_name(key);
+            std::fs::write(shard.path().join(&name), "").expect("written");
+            shard.set_modified(&name, now - 86_400_000).expect("dated");
+            store.note_use(key);
+        }
+        let dated = || {
+            let is_dated = |key: &&Key| {
+                let file = shard.facts(&file_name(key)).expect("a file");
+                file.modified_ms >= now
+            };
+            keys.iter().filter(is_dated).count()
+        };
+        let meta = facts();
+        let published = store.publish(&key([20, 1, 3]), &content(&meta, &[b"binary"]));
+        published.expect("stored");
+        assert_eq!(dated(), MAX_DATED_BY_A_PROGRAM);
+        store.date_uses(MAX_DATED);
+        assert_eq!(dated(), keys.len());
     }
 
     #[test]
