@@ -1,4 +1,4 @@
-//! Files and sockets that stay open while the application runs.
+//! Files, directories and sockets that stay open while the application runs.
 //!
 //! Applications that become daemons close all descriptors, and the files that they open next get the same numbers: we would write
 //! into their files, send into their sockets, and close both. So each access first checks that the descriptor still is that of our file.
@@ -18,7 +18,7 @@ use crate::file_fingerprint::FileId;
 use crate::one_call;
 
 /// Device and inode.
-pub fn file_id(stat: &Stat) -> FileId {
+fn file_id(stat: &Stat) -> FileId {
     (stat.st_dev, stat.st_ino)
 }
 
@@ -47,7 +47,7 @@ pub fn beyond_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A file or socket that stays open.
+/// A file, directory or socket that stays open.
 #[derive(Debug)]
 pub struct GuardedFile {
     /// Some, until it is dropped.
@@ -94,6 +94,35 @@ impl GuardedFile {
     /// The application has closed it.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.open()?.0.as_fd())
+    }
+
+    /// The descriptor to read: asked for once in a call.
+    ///
+    /// # Errors
+    /// The application has closed it.
+    pub fn descriptor_to_read(&self) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.open_to_read()?.as_fd())
+    }
+
+    /// The state of the file.
+    ///
+    /// # Errors
+    /// The application has closed it.
+    pub fn state(&self) -> io::Result<Stat> {
+        Ok(self.open()?.1)
+    }
+
+    /// Identifies the file.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Has the descriptor be that of another file, as after close(2) and an open(2) that got the number. Returns the number.
+    #[cfg(test)]
+    pub fn give_number_to(&mut self, theirs: &File) -> RawFd {
+        let mut number = OwnedFd::from(self.file.take().expect("open"));
+        rustix::io::dup2(theirs, &mut number).expect("duplicated");
+        self.file.insert(number.into()).as_raw_fd()
     }
 
     /// The file to read: asked for once in a call.
@@ -228,7 +257,8 @@ impl Write for &GuardedFile {
 
 impl Drop for GuardedFile {
     fn drop(&mut self) {
-        if self.open().is_err() {
+        // Asked for once in a call: a hit opens a dozen directories, and closes them at once.
+        if self.open_to_read().is_err() {
             // It is another's now, or nobody's.
             std::mem::forget(self.file.take());
         }
@@ -250,14 +280,9 @@ mod tests {
         assert_eq!(bytes, *b"0x23");
         let events = kept.events(PollFlags::IN).expect("a file");
         assert_eq!(events, PollFlags::IN);
-        // As close, and an open that gets the number.
         let theirs = tempfile::tempfile().expect("made");
         theirs.write_all_at(b"mine", 0).expect("written");
-        let mut number = OwnedFd::from(kept.file.take().expect("open"));
-        rustix::io::dup2(&theirs, &mut number).expect("duplicated");
-        let number = File::from(number);
-        let again = number.try_clone().expect("duplicated");
-        kept.file = Some(number);
+        let raw = kept.give_number_to(&theirs);
         assert!(kept.write_all_at(b"x", 1).is_err());
         assert!(kept.read_exact_at(&mut bytes, 0).is_err());
         assert!((&kept).write_all(b"x").is_err());
@@ -265,10 +290,9 @@ mod tests {
         assert!(kept.events(PollFlags::IN).is_err());
         theirs.read_exact_at(&mut bytes, 0).expect("read");
         assert_eq!(bytes, *b"mine");
-        let raw = kept.file.as_ref().expect("open").as_raw_fd();
         drop(kept);
         let link = std::fs::read_link(format!("/proc/self/fd/{raw}"));
-        let other = again.as_raw_fd();
+        let other = theirs.as_raw_fd();
         let expected = std::fs::read_link(format!("/proc/self/fd/{other}"));
         assert_eq!(link.expect("not closed"), expected.expect("open"));
     }

@@ -9,10 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::{ABS, CWD, Mode, OFlags, RawMode, Stat, Timespec, fstat};
+use rustix::fs::{ABS, CWD, Mode, OFlags, RawMode, Stat, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 
 pub use facts::FileFacts;
@@ -20,11 +19,11 @@ use facts::milliseconds;
 
 use super::StoreError;
 use super::disk::{Disk, SystemDisk};
-use crate::file_fingerprint::{FileFingerprint, FileId, Validity};
+use crate::file_fingerprint::{FileFingerprint, Validity};
 use crate::filesystem::FileSystem;
-use crate::guarded_file::file_id;
+use crate::guarded_file::{GuardedFile, beyond_streams};
+use crate::proc_file;
 use crate::trust;
-use crate::{one_call, proc_file};
 
 /// The names of unfinished files begin with this.
 pub const TEMPORARY_PREFIX: &str = "new-";
@@ -57,11 +56,7 @@ const PROTECTED: RawMode = 0o444;
 #[derive(Debug)]
 pub struct Directory {
     disk: Arc<dyn Disk>,
-    fd: OwnedFd,
-    /// Identifies the directory.
-    id: FileId,
-    /// The call of the application in which the descriptor was found to be that of the directory; see `one_call`.
-    checked_in: AtomicU64,
+    descriptor: GuardedFile,
     /// When it was last modified before it was opened, in milliseconds since 1970.
     opened_modified_ms: u64,
     path: PathBuf,
@@ -97,11 +92,12 @@ impl Directory {
         let refused = |error| failed_with("use", path, error);
         let absolute = std::path::absolute(path).map_err(refused)?;
         // One call tells that no link was followed. openat2(2) tells as much, but a sandbox may kill for what it does not know.
-        let opened = proc_file::own_link(&format!("fd/{}", directory.fd.as_raw_fd()));
+        let number = directory.fd_to_read().as_raw_fd();
+        let opened = proc_file::own_link(&format!("fd/{number}"));
         if opened.is_ok_and(|opened| opened == absolute) {
             return Ok(Some(directory));
         }
-        match trust::distrust_of_links(&absolute, directory.id) {
+        match trust::distrust_of_links(&absolute, directory.descriptor.id()) {
             Some(why) => Err(refused(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 why,
@@ -218,8 +214,9 @@ impl Directory {
         others: Arc<[u32]>,
         mode: RawMode,
     ) -> Result<Directory, StoreError> {
-        let stat = retry_on_intr(|| disk.stat_of(fd.as_fd()));
-        let stat = stat.map_err(|error| failed("examine", &path, error))?;
+        let fd = beyond_streams(fd);
+        let stat = fd.and_then(|fd| Ok((retry_on_intr(|| disk.stat_of(fd.as_fd()))?, fd)));
+        let (stat, fd) = stat.map_err(|error| failed("examine", &path, error))?;
         Directory::with_state(disk, fd, &stat, path, others, mode)
     }
 
@@ -240,11 +237,9 @@ impl Directory {
         }
         Ok(Directory {
             disk,
-            id: file_id(stat),
-            checked_in: AtomicU64::new(one_call::number().unwrap_or(0)),
+            descriptor: GuardedFile::of(fd.into(), stat),
             opened_modified_ms: milliseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
             has_links: stat.st_nlink > 0,
-            fd,
             path,
             mode,
             is_writable: stat.st_mode & 0o200 != 0,
@@ -255,28 +250,19 @@ impl Directory {
 
     /// The descriptor; an invalid one if an application has closed it, since the number may be that of another directory now.
     fn fd(&self) -> BorrowedFd<'_> {
-        match fstat(&self.fd) {
-            Ok(stat) if file_id(&stat) == self.id => {
-                let call = one_call::number().unwrap_or(0);
-                self.checked_in.store(call, Ordering::Relaxed);
-                self.fd.as_fd()
-            }
-            _ => ABS,
-        }
+        self.descriptor.descriptor().unwrap_or(ABS)
     }
 
     /// The same to read: asked once in a call.
     fn fd_to_read(&self) -> BorrowedFd<'_> {
-        match one_call::number() {
-            Some(call) if self.checked_in.load(Ordering::Relaxed) == call => self.fd.as_fd(),
-            _ => self.fd(),
-        }
+        self.descriptor.descriptor_to_read().unwrap_or(ABS)
     }
 
     /// Whether it was removed, or an application has closed the descriptor.
     pub fn is_lost(&self) -> bool {
         let is_removed = |stat: &Stat| self.has_links && stat.st_nlink == 0;
-        fstat(&self.fd).map_or(true, |stat| file_id(&stat) != self.id || is_removed(&stat))
+        let state = self.descriptor.state();
+        state.map_or(true, |stat| is_removed(&stat))
     }
 
     /// Opens an existing file or directory.
@@ -326,7 +312,7 @@ impl Directory {
 
     /// The file system of the directory.
     pub fn file_system(&self) -> FileSystem {
-        FileSystem::of(&self.fd)
+        FileSystem::of(self.fd_to_read())
     }
 
     /// Whether it is on a file system in memory: writing waits for no disk and no server.
@@ -365,7 +351,7 @@ impl Directory {
 
     /// Device and inode.
     pub fn identity(&self) -> Option<(u64, u64)> {
-        (self.fd_to_read().as_raw_fd() >= 0).then_some(self.id)
+        (self.fd_to_read().as_raw_fd() >= 0).then_some(self.descriptor.id())
     }
 
     /// When it was last modified before it was opened, in milliseconds since 1970.
@@ -562,5 +548,27 @@ fn failed_with(action: &'static str, path: &Path, error: io::Error) -> StoreErro
         action,
         path: path.to_owned(),
         error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_is_another_files_now_is_not_closed() {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let mut directory = Directory::open(place.path())
+            .expect("opened")
+            .expect("there");
+        let theirs = tempfile::tempfile().expect("made");
+        let number = directory.descriptor.give_number_to(&theirs);
+        assert!(directory.is_lost());
+        assert!(directory.names().is_err());
+        assert_eq!(directory.identity(), None);
+        drop(directory);
+        let link = |number| std::fs::read_link(format!("/proc/self/fd/{number}"));
+        let expected = link(theirs.as_raw_fd()).expect("open");
+        assert_eq!(link(number).expect("not closed"), expected);
     }
 }
