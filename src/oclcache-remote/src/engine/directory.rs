@@ -1,7 +1,8 @@
 //! A directory that machines or users share.
 //!
 //! Other users can put anything in it. So links in it are not followed, only regular files are read as objects, and opening a FIFO does
-//! not block. What this user may not read there counts as missing, and keeps nobody from the rest. The path to the directory itself may have links, since the user has set it.
+//! not block. What this user may not read there counts as missing, and keeps nobody from the rest. The path to the
+//! directory itself may have links, since the user has set it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
