@@ -172,6 +172,9 @@ impl Parser<'_> {
                         false => self.words.next().ok_or(Bypass::UnknownOption)??,
                     };
                     let is_odd = self.reading.is_odd(&argument.text);
+                    if reaches_beyond(option, &argument.text, is_odd) {
+                        return Err(Bypass::UnknownOption);
+                    }
                     match self.argument(option, argument) {
                         Err(Bypass::UnknownOption) if is_odd => self.is_clean = false,
                         taken => taken?,
@@ -219,10 +222,6 @@ impl Parser<'_> {
             }
             b"-include" | b"-imacros" => add(&mut self.parsed.forced_includes, b'i', text, false)?,
             b"-D" => {
-                // An open comment would reach into the text that a driver puts after the definition.
-                if text.windows(2).any(|pair| matches!(pair, b"/*" | b"//")) {
-                    return Err(Bypass::UnknownOption);
-                }
                 let written = &self.options[span.clone()];
                 if let Some(equals) = written.iter().position(|byte| *byte == b'=') {
                     push(&mut self.parsed.values, span.start + equals + 1..span.end)?;
@@ -235,6 +234,21 @@ impl Parser<'_> {
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// Whether an option's argument could be more than that in the line that a driver makes of it (`#define`, `#undef`, `#include`).
+fn reaches_beyond(option: &[u8], argument: &[u8], is_odd: bool) -> bool {
+    let has = |text: &[u8]| argument.windows(text.len()).any(|part| part == text);
+    let ends_line = || argument.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+    match option {
+        // An open comment reaches into the next line. One that ends with the line is judged with the definition: in an odd word
+        // it may be the path of another option.
+        b"-D" => has(b"/*") || !is_odd && has(b"//"),
+        // What is undefined is not judged as a text (measured on Oclgrind 21.10: `-UX` with a line end and `#define` defines).
+        b"-U" => has(b"/*") || ends_line(),
+        b"-include" | b"-imacros" => has(b"\"") && ends_line(),
+        _ => false,
     }
 }
 

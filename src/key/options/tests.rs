@@ -199,6 +199,32 @@ fn where_drivers_read_quotes_differently_each_reading_counts() {
     assert_eq!(accepted("-isystem a").normalized, b"-isystem \0I");
 }
 
+/// A driver that parts words at spaces only hands all of these on.
+#[test]
+fn an_argument_that_may_be_more_than_that_counts_in_each_reading() {
+    let defines = |options: &str, text: &str| {
+        let definitions = accepted(options).definitions;
+        assert!(
+            definitions.contains(&text.as_bytes().to_vec()),
+            "{options:?}"
+        );
+    };
+    defines("-DX=1\t-I/__TIME__//", "X=1\t-I/__TIME__//");
+    defines("-D X=1\x0C-I/a//b", "X=1\x0C-I/a//b");
+    for options in [
+        "-DX=1\t-I/a/*b",
+        "-DX=1\x0C-I/a/* -DZ='\"*/__TIME__\"'",
+        "-UX\n#define\tY\t__TIME__",
+        "-UX\r-w",
+        "-UX\t-I/a/*",
+        "-UX/*",
+        "-include\ta.h\"\n#define\tY\t__TIME__\n//\"",
+    ] {
+        let judged = parse(options.as_bytes());
+        assert_eq!(judged, Err(Bypass::UnknownOption), "{options:?}");
+    }
+}
+
 #[test]
 fn private_options_show_no_values() {
     assert_eq!(accepted("-I /a  -w").private(), b"-I /a  -w");
