@@ -79,7 +79,11 @@ fn zero() -> Result<ExitCode, Failure> {
     if let Some(store) = store()?
         && let Some(statistics) = store.statistics()?
     {
-        statistics.zero()?;
+        statistics.zero().map_err(|error| {
+            let Failure { message, code } = error.into();
+            let message = format!("cannot reset the counters: {message}");
+            Failure { message, code }
+        })?;
     }
     say(
         "oclcache: all counters are reset; entries, and the journal that `oclcache explain` reads, are kept",

@@ -185,7 +185,6 @@ impl Statistics {
                     error: std::io::ErrorKind::ResourceBusy.into(),
                 });
             }
-            // Without locks the last one who zeroes is right.
             LockAttempt::Unavailable => None,
         };
         let live_lock = waited_for(|| self.try_live_lock());

@@ -226,6 +226,24 @@ fn earlier_days_are_shown_and_left_out_where_that_is_wanted() {
 }
 
 #[test]
+fn counters_that_cannot_be_reset_are_not_said_to_be() {
+    let sandbox = Sandbox::stub();
+    build(&sandbox, b"one", SOURCE, "-DN=1");
+    // In the way of the new total.
+    let total = sandbox.path("cache/v1/stats/total.json");
+    let _ = fs::remove_file(&total);
+    fs::create_dir_all(&total).expect("made");
+    let ran = sandbox.oclcache(&["stats", "--zero"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let words = "oclcache: cannot reset the counters: ";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    assert_eq!(sandbox.stat("misses"), 1);
+    fs::remove_dir(&total).expect("removed");
+    sandbox.oclcache(&["stats", "--zero"]).ok();
+    assert_eq!(sandbox.stat("misses"), 0);
+}
+
+#[test]
 fn people_see_what_matters_first_and_then_where_it_comes_from() {
     let sandbox = Sandbox::stub();
     let shown = |name: &str, arguments: &[&str]| {

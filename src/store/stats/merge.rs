@@ -466,6 +466,14 @@ impl<'a> StatsMerge<'a> {
         self.earlier = self.folded.clone();
         self.earlier.add_all(&self.living);
         self.zeroed_ms = Some(self.now_ms);
+        let directory = self.sources[0].directory;
+        // Without locks the last one who zeroes is right. A total that cannot be read has nothing that is still needed.
+        self.target.get_or_insert_with(|| Target {
+            directory,
+            name: TOTAL.to_owned(),
+            least: 1,
+            _locks: [None, None],
+        });
         self.write()
     }
 
