@@ -31,7 +31,7 @@ use super::entry_view::{SHOWN_DIGITS, kernels};
 use super::failure::Failure;
 use super::find::find_key;
 use super::interrupt::Interrupt;
-use super::open::directory;
+use super::open::{directory, refuse_readonly, refused};
 use super::output::{print_json, say};
 use super::parse::parse_age;
 use super::worker::private_directory;
@@ -117,16 +117,10 @@ impl BakeArgs {
             priority::lower();
         }
         let config = self.handed.config();
-        if config.readonly() || config.disables_all() {
-            let setting = if config.disables_all() {
-                "disable"
-            } else {
-                "readonly"
-            };
-            return Err(Failure::new(format_args!(
-                "nothing is baked: `{setting}` is set; run `oclcache config` to see where"
-            )));
+        if config.disables_all() {
+            return Err(refused("nothing is baked", "disable"));
         }
+        refuse_readonly(&config, "nothing is baked")?;
         let path = directory(&config)?;
         if Store::open_existing(&path)?.is_none() {
             return finish(&self, &Report::default());

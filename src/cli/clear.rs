@@ -10,8 +10,9 @@ use super::entry_filter::{EntryFilter, KnownNames};
 use super::entry_view::{EntryColumns, EntryRow};
 use super::failure::Failure;
 use super::find::{find_key, no_entry};
-use super::open::store;
+use super::open::{existing_store, refuse_readonly};
 use super::output::{plural, print, print_json, say, size, width};
+use crate::config::Config;
 use crate::key::ingredients::Key;
 use crate::store::Store;
 use crate::store::directory::FileFacts;
@@ -71,7 +72,11 @@ impl ClearArgs {
     }
 
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let Some(store) = store()? else {
+        let config = Config::read();
+        if !self.dry_run {
+            refuse_readonly(&config, "nothing is removed")?;
+        }
+        let Some(store) = existing_store(&config)? else {
             if let Some(digits) = &self.key {
                 return Err(no_entry(digits));
             }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::interrupt::Interrupt;
-use super::open::directory;
+use super::open::{directory, refuse_readonly};
 use super::output::{plural, print_json, say, size};
 use super::parse::{parse_age, parse_size};
 use super::progress::bar;
@@ -60,6 +60,7 @@ impl GcArgs {
             limits.max_age = (!age.is_zero()).then_some(age);
         }
         if !self.dry_run {
+            refuse_readonly(&config, "nothing is removed")?;
             private_directory::clear_leftovers();
             let places = home::data_directory().map(|place| Directory::open(&place));
             if let Some(Ok(Some(place))) = places {
@@ -70,7 +71,7 @@ impl GcArgs {
             (None, _) => None,
             (store, true) => store,
             (Some(_), false) => {
-                let store = Store::open(&path, limits)?.remembering(!config.readonly());
+                let store = Store::open(&path, limits)?.remembering(true);
                 vendors::forget_vendors(store.root());
                 Some(store)
             }

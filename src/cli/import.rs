@@ -19,7 +19,7 @@ use super::archive::read::{ArchiveHead, ArchiveMember, ArchiveSource, ArchiveVis
 use super::archive::seal::Seal;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
-use super::open::{directory, usable_store};
+use super::open::{directory, refuse_readonly, refused, usable_store};
 use super::output::say;
 use super::progress::bar;
 use super::registered_drivers::{RegisteredDrivers, purpose};
@@ -71,10 +71,11 @@ impl ImportArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         let config = Config::read();
         let system = system_directory(&self, &config)?;
-        if system.is_none() && (config.readonly() || config.disable()) {
-            return Err(Failure::new(
-                "nothing is imported: the cache is read-only or off (OCLCACHE_READONLY, OCLCACHE_DISABLE); run `oclcache config` to see where that is set",
-            ));
+        if system.is_none() {
+            if config.disable() {
+                return Err(refused("nothing is imported", "disable"));
+            }
+            refuse_readonly(&config, "nothing is imported")?;
         }
         let path = match &system {
             Some(path) => path.clone(),

@@ -60,6 +60,24 @@ pub fn existing_store(config: &Config) -> Result<Option<Store>, Failure> {
     Ok(store.map(|store| store.remembering(!config.readonly())))
 }
 
+/// Fails if the cache is read-only. `undone` says what is not done, such as "nothing is baked".
+///
+/// # Errors
+/// `readonly` is set.
+pub fn refuse_readonly(config: &Config, undone: &str) -> Result<(), Failure> {
+    match config.readonly() {
+        true => Err(refused(undone, "readonly")),
+        false => Ok(()),
+    }
+}
+
+/// The failure of a verb that a setting forbids.
+pub fn refused(undone: &str, setting: &str) -> Failure {
+    Failure::new(format_args!(
+        "{undone}: `{setting}` is set; run `oclcache config` to see where"
+    ))
+}
+
 /// The store of the configured directory, if there is one that can be opened.
 pub fn usable_store(config: &Config) -> Option<Store> {
     Store::open_existing(&config.directory().ok()?).ok()?

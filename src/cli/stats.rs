@@ -10,10 +10,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::Failure;
-use super::open::store;
+use super::open::{existing_store, refuse_readonly};
 use super::output::{print, print_json, say};
 use super::parse::{Since, parse_age, parse_since};
 use super::summary::{self, CacheSummary, Grouping};
+use crate::config::Config;
 
 /// Show hits, misses and compile times
 #[derive(Args, Default)]
@@ -76,7 +77,9 @@ impl StatsArgs {
 }
 
 fn zero() -> Result<ExitCode, Failure> {
-    if let Some(store) = store()?
+    let config = Config::read();
+    refuse_readonly(&config, "no counter is reset")?;
+    if let Some(store) = existing_store(&config)?
         && let Some(statistics) = store.statistics()?
     {
         statistics.zero().map_err(|error| {

@@ -30,6 +30,29 @@ fn clear(sandbox: &Sandbox, arguments: &[&str]) -> Ran {
 }
 
 #[test]
+fn a_read_only_cache_is_neither_emptied_nor_shrunk_nor_are_its_counters_reset() {
+    let mut sandbox = filled();
+    sandbox.set("OCLCACHE_READONLY", "1");
+    for (arguments, undone) in [
+        (&["clear"][..], "nothing is removed"),
+        (&["clear", "--program", "client"], "nothing is removed"),
+        (&["gc", "--max-size", "1B"], "nothing is removed"),
+        (&["stats", "--zero"], "no counter is reset"),
+        (&["bake"], "nothing is baked"),
+        (&["import", "-"], "nothing is imported"),
+    ] {
+        let ran = sandbox.oclcache(arguments);
+        let words =
+            format!("oclcache: {undone}: `readonly` is set; run `oclcache config` to see where\n");
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), words.as_str()));
+        assert_eq!((left(&sandbox), sandbox.stat("misses")), (3, 3));
+    }
+    for arguments in [&["clear", "--dry-run"][..], &["gc", "--dry-run"]] {
+        sandbox.oclcache(arguments).ok();
+    }
+}
+
+#[test]
 fn an_entry_goes_that_all_of_what_was_said_is_true_of() {
     let sandbox = filled();
     for arguments in [
