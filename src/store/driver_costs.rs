@@ -366,15 +366,25 @@ pub fn list(store: &Store) -> Vec<DriverCosts> {
     read().unwrap_or_default()
 }
 
-/// Notes what was measured on the own caches of a driver.
+/// Notes what was measured on the own caches of a driver. Of two times for one device the smaller one stays: whatever else the machine
+/// does only makes a build slower, and what `stats` tells of the past must not change with it.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn note_own_caches(store: &Store, driver: &DriverCosts, caches: &[OwnCache]) -> io::Result<()> {
     let (mut measured, others) = take(store, driver);
-    let is_new = |known: &OwnCache| caches.iter().all(|cache| cache.device != known.device);
-    measured.own_caches.retain(is_new);
-    measured.own_caches.extend_from_slice(caches);
+    for cache in caches {
+        let is_same = |known: &OwnCache| known.device == cache.device;
+        let known = measured.own_caches.iter().position(is_same);
+        let known = known.and_then(|index| measured.own_caches.swap_remove(index).load_ns);
+        let load_ns = cache
+            .load_ns
+            .map(|new| known.map_or(new, |known| known.min(new)));
+        measured.own_caches.push(OwnCache {
+            load_ns,
+            ..cache.clone()
+        });
+    }
     measured.used_ms = store.root().now_ms();
     save(store, measured, others)
 }

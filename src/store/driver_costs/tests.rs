@@ -202,6 +202,20 @@ fn what_the_doctor_measured_outlives_measurements_of_builds() {
     record(&memory);
     note(&[cache("one", Some(8))]);
     record(&memory);
+    let measured = |device: &str| {
+        let [known] = &list(&store)[..] else {
+            panic!("one driver");
+        };
+        let mut caches = known.own_caches.iter();
+        let cache = caches.find(|cache| cache.device == device);
+        cache.expect("measured").load_ns
+    };
+    assert_eq!(measured("one"), Some(7), "the least counts");
+    note(&[cache("one", Some(5))]);
+    assert_eq!(measured("one"), Some(5));
+    note(&[cache("one", None)]);
+    assert_eq!(measured("one"), None, "the driver's cache is off now");
+    note(&[cache("one", Some(8))]);
     let [known] = &list(&store)[..] else {
         panic!("one driver");
     };
