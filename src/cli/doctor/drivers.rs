@@ -121,7 +121,18 @@ pub fn examine(
         one(Path::new(DEFAULT_DIRECTORY), false);
     }
     let is_used = |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
-    if !registered.iter().any(is_used) {
+    let by_setting = || registered.iter().filter(|one| !one.by_loader);
+    if registered.iter().any(is_used) {
+        // A setting that names nothing but us stands for the registered drivers.
+        let is_us = |one: &Registered| matches!(one.is, RegisteredAs::Us);
+        let names_only_us = by_setting().next().is_some() && by_setting().all(is_us);
+        let names_none = !names_only_us && !by_setting().any(is_used);
+        if config.vendors().is_some() && names_none && wanted.is_none() {
+            let source = &config.value(Name::Vendors).1;
+            let text = "the setting names no driver with a device: no driver is cached, and programs find none where oclcache is in front of the drivers";
+            report.wrong("vendors", text, unset(Name::Vendors, source));
+        }
+    } else {
         let text = match wanted {
             Some(_) => "no driver of that name has a device",
             None => "no registered driver has a device, so OpenCL programs find nothing",

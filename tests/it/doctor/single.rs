@@ -29,6 +29,28 @@ fn files_that_others_can_read_are_told() {
     examine(&mut World::new(), &readable);
 }
 
+/// As the library takes it: what the setting names takes the place of what is registered.
+#[test]
+fn a_setting_that_names_no_driver_is_told() {
+    let fault = Fault {
+        about: "vendors",
+        state: WRONG,
+        says: "the setting names no driver with a device",
+        plant: |world| {
+            let empty = world.sandbox.path("empty");
+            fs::create_dir(&empty).expect("made");
+            world.sandbox.set("OCLCACHE_VENDORS", empty);
+        },
+        by_hand: None,
+    };
+    examine(&mut World::new(), &fault);
+    let missing = Fault {
+        plant: |world| world.sandbox.set("OCLCACHE_VENDORS", "/nowhere/none.icd"),
+        ..fault
+    };
+    examine(&mut World::new(), &missing);
+}
+
 #[test]
 fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
     if !is_root() {
