@@ -26,8 +26,9 @@ use super::remote::RunSharing;
 use super::vendors::{LOADER_VARIABLES, vendors};
 use crate::cache::RUN_VARIABLE;
 use crate::cache::autobake::{self, REMOTE_KEY};
-use crate::config::{Config, Name, script_name};
+use crate::config::{Config, Name, paths, script_name};
 use crate::first_process::is_about_to_end_with_ours;
+use crate::front;
 use crate::log::path;
 use crate::outcome::Bypass;
 use crate::store::library_facts::{FileStates, states};
@@ -116,9 +117,15 @@ impl RunArgs {
         // What drivers compile in processes without the cache, nobody sees.
         let is_unseen = totals.as_ref().is_some_and(|totals| totals.builds() == 0);
         let missed = config.must_hit() && (compiled || is_unseen);
+        let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
+        let names_driver =
+            || front::vendors::names_driver(&paths(&vendors), &|name| std::env::var_os(name));
+        let summary = |run: &RunCounts, own_caches: &OwnCaches| {
+            summary(run, own_caches, &config, &self.command, &names_driver)
+        };
         match run {
             Ok(run) if missed && is_unseen && status.success() => {
-                let words = summary(&run, &OwnCaches::default(), &config, &self.command);
+                let words = summary(&run, &OwnCaches::default());
                 say(&format!("oclcache: OCLCACHE_MUST_HIT: {words}"));
             }
             Ok(_) if self.quiet => {}
@@ -126,14 +133,13 @@ impl RunArgs {
                 let store = usable_store(&config);
                 let own_caches = store.as_ref().map(OwnCaches::read).unwrap_or_default();
                 own_caches.discount(&mut run.rows);
-                let words = summary(&run, &own_caches, &config, &self.command);
+                let words = summary(&run, &own_caches);
                 say(&format!("oclcache: {words}"));
             }
             // A failure to read the counters does not change the exit code.
             Err(failure) => say(&format!("oclcache: {}", failure.message)),
         }
         let recipes = totals.map_or(0, |totals| totals.get(Counter::Recipes));
-        let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
         let may_store = !(is_unseen || config.readonly() || config.disables_all());
         let store = may_store.then(|| usable_store(&config)).flatten();
         let names_are_left = || match (&store, &before) {
@@ -202,6 +208,7 @@ fn summary(
     own_caches: &OwnCaches,
     config: &Config,
     command: &[OsString],
+    names_driver: &dyn Fn() -> bool,
 ) -> String {
     if run.processes == 0 {
         let why = if config.disables_all() {
@@ -216,6 +223,10 @@ fn summary(
     }
     let totals = run.rows.total();
     if totals.builds() == 0 {
+        if !names_driver() {
+            return "no kernel was compiled: no OpenCL driver is registered; run `oclcache doctor`"
+                .into();
+        }
         // A process of the run may have reached its drivers in another way, which nothing here can see.
         return "no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none".into();
     }
@@ -294,7 +305,8 @@ mod tests {
         };
         run.rows.add(RowTag::default(), &totals);
         let config = Config::read_from(&|_| None, None);
-        summary(&run, &OwnCaches::default(), &config, &["program".into()])
+        let command = ["program".into()];
+        summary(&run, &OwnCaches::default(), &config, &command, &|| true)
     }
 
     #[test]

@@ -108,6 +108,19 @@ pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) ->
     named
 }
 
+/// Whether a driver is named to a process for which we are the only registered driver, as far as this is known without opening a
+/// library. `sources` are those of the setting.
+pub fn names_driver(sources: &[PathBuf], environment: &dyn Fn(&str) -> Option<OsString>) -> bool {
+    let is_driver = |library: &PathBuf| !is_named_as_us(library);
+    let told = libraries(sources);
+    let mut named = [told.as_slice(), &wheel_libraries(environment)].concat();
+    // As in `find`.
+    if sources.is_empty() || !told.is_empty() && !told.iter().any(is_driver) {
+        named.extend(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]));
+    }
+    named.iter().any(is_driver)
+}
+
 /// The registered drivers, for a program with raised privileges, whose environment is not read. ocl-icd reads its own there
 /// all the same, so whether the loader loads a driver is seen from `is_open`: ocl-icd opens all its drivers before it asks
 /// the first. Khronos' loader asks one after the other but reads the default directory only, so it loads them all if that

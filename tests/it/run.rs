@@ -324,6 +324,19 @@ fn a_program_that_was_built_past_the_cache_is_not_denied() {
 }
 
 #[test]
+fn a_run_without_any_driver_says_so() {
+    let sandbox = fresh();
+    let empty = sandbox.path("empty");
+    std::fs::create_dir(&empty).expect("made");
+    let python = python().display().to_string();
+    let mut command = command(&sandbox, &[&python, "-c", LIST, "libOpenCL.so.1"]);
+    let ran = sandbox.run(command.env("OCLCACHE_VENDORS", &empty)).ok();
+    let expected =
+        "oclcache: no kernel was compiled: no OpenCL driver is registered; run `oclcache doctor`";
+    assert_eq!(ran.stderr.lines().last(), Some(expected), "{}", ran.stderr);
+}
+
+#[test]
 fn without_a_cache_directory_the_program_runs_all_the_same() {
     let sandbox = fresh();
     let client = client(&sandbox, "-DN=1");
