@@ -187,7 +187,7 @@ fn install_for_all(
         "oclcache: {done}registered for all users, {how}{}",
         chosen.why()
     ));
-    if root.is_none() {
+    if root.is_none() && !whose.dry_run {
         say("oclcache: programs that start now use the cache; run `oclcache doctor` to check");
     }
     Ok(ExitCode::SUCCESS)

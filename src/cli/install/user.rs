@@ -183,7 +183,7 @@ impl StartUp {
                     text(shell.as_bytes())
                 ),
             };
-            let variables = "make your shell set the variables below when you log in";
+            let variables = "make your shell set, when you log in, the variables that `oclcache install --user` prints on standard output";
             found
                 .by_hand
                 .push(format!("oclcache: {which}; {variables}"));
@@ -260,7 +260,10 @@ pub fn uninstall(whose: &InstallScope, own: &Path) -> Result<ExitCode, Failure> 
         ));
     }
     say_what_stays(whose);
-    if is_registered && !whose.dry_run {
+    if whose.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if is_registered {
         say("oclcache: other open sessions find no driver until they end");
     }
     let has = |name: &str, is_ours: &dyn Fn(&[u8]) -> bool| {

@@ -84,6 +84,8 @@ fn for_one_user_a_shell_that_does_what_it_prints_is_cached_until_it_is_undone() 
     assert_shown(&world.sandbox, "install", &plain(&shown));
     let registered = files(&home);
     assert_eq!(registered.len(), 6, "{:?}", registered.keys());
+    let evaluated = "eval \"$(oclcache install --user)\"; oclcache uninstall --user --dry-run";
+    assert_eq!(shell(&world, evaluated).ok().stdout, "");
     let again = shell(&world, "oclcache install --user").ok();
     assert!(
         again.stderr.contains("already registered for you"),
