@@ -157,7 +157,7 @@ impl BakeArgs {
         };
         let is_told = !self.json && !self.handed.detached;
         let run = |work: Work| {
-            let progress = BakeProgress::new(&work, is_told);
+            let progress = BakeProgress::new(&work, self.filter.stale, is_told);
             let put_off = supervisor.run(work, jobs(&self), &|event| match event {
                 WorkerEvent::Begun(item) => progress.begun(item),
                 WorkerEvent::PutOff(item) => progress.ended(item),
@@ -278,6 +278,8 @@ struct Report {
     /// The baked ones whose kernels never ran.
     unused: Vec<Key>,
     known: Vec<BakeItem>,
+    /// Entries of `--stale` that are of the installed driver already.
+    current: Vec<BakeItem>,
     skipped: Vec<(BakeItem, String)>,
     failed: Vec<(BakeItem, String)>,
     audited: Audited,
@@ -339,8 +341,8 @@ impl Report {
                 self.baked.push(item);
             }
             ReplayResult::Known => self.known.push(item),
-            ReplayResult::Current
-            | ReplayResult::PutOff
+            ReplayResult::Current => self.current.push(item),
+            ReplayResult::PutOff
             | ReplayResult::Compiled(_)
             | ReplayResult::Agreed
             | ReplayResult::Differed(_)
@@ -360,6 +362,9 @@ impl Report {
         }
         if !self.known.is_empty() {
             words += &format!(", {} already stored", self.known.len());
+        }
+        if !self.current.is_empty() {
+            words += &format!(", {} current", self.current.len());
         }
         words += &format!(", {}", with_reasons("skipped", &self.skipped));
         words += &format!(", {}", with_reasons("failed", &self.failed));
@@ -401,6 +406,7 @@ fn finish(arguments: &BakeArgs, report: &Report) -> Result<ExitCode, Failure> {
             "baked": keys(&report.baked),
             "never_ran": report.unused.iter().map(Key::hex).collect::<Vec<_>>(),
             "known": keys(&report.known),
+            "current": keys(&report.current),
             "skipped": reasons(&report.skipped),
             "failed": reasons(&report.failed),
             "audits": {

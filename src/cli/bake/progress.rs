@@ -32,14 +32,17 @@ struct Left {
 }
 
 impl BakeProgress {
-    /// Says what will be compiled. `is_told`: a person reads standard error.
-    pub fn new(work: &Work, is_told: bool) -> BakeProgress {
+    /// Says what will be compiled. `is_stale`: only what is not of the installed driver is. `is_told`: a person reads standard error.
+    pub fn new(work: &Work, is_stale: bool, is_told: bool) -> BakeProgress {
         let count = work.items().count();
         let took = work
             .items()
             .fold(0u64, |sum, item| sum.saturating_add(item.compile_ns));
         if let Some(first) = work.items().next().filter(|_| is_told) {
-            say(&format!("oclcache: {}", headline(first.task, count, took)));
+            say(&format!(
+                "oclcache: {}",
+                headline(first.task, is_stale, count, took)
+            ));
         }
         BakeProgress {
             bar: bar(count as u64, ""),
@@ -84,15 +87,17 @@ impl BakeProgress {
     }
 }
 
-fn headline(task: BakeTask, count: usize, took: u64) -> String {
+fn headline(task: BakeTask, is_stale: bool, count: usize, took: u64) -> String {
     let count = count as u64;
     let recipes = plural(count, "recipe", "recipes");
+    let entries = plural(count, "entry", "entries");
     match task {
+        _ if is_stale => format!("checking {entries}"),
         BakeTask::Bake | BakeTask::Again => {
             format!("compiling {recipes}, which took {} at first", seconds(took))
         }
         BakeTask::BakeUnused => format!("compiling {recipes} whose kernels never ran"),
-        BakeTask::Audit => format!("auditing {}", plural(count, "entry", "entries")),
+        BakeTask::Audit => format!("auditing {entries}"),
     }
 }
 

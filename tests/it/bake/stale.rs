@@ -21,13 +21,23 @@ fn after_an_update_of_the_driver_everything_is_there_once_it_was_baked_again() {
     assert_eq!(sandbox.entries().len(), 1);
     assert!(show(&sandbox).contains("variants          none"));
     assert_eq!(misses(&sandbox), 0);
-    assert_eq!(bake(&sandbox, &["--stale"]), "0 baked, 0 skipped, 0 failed");
+    let current = "0 baked, 1 current, 0 skipped, 0 failed";
+    assert_eq!(bake(&sandbox, &["--stale"]), current);
+    let ran = sandbox.oclcache(&["bake", "--stale"]).ok();
+    assert!(
+        ran.stderr.starts_with("oclcache: checking 1 entry\n"),
+        "{}",
+        ran.stderr
+    );
+    let json = sandbox.oclcache(&["bake", "--stale", "--json"]).ok();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!(json["current"].as_array().map(Vec::len), Some(1), "{json}");
     // So does what was baked, which stays for who has the old one.
     update(&copy.library);
     assert_eq!(bake(&sandbox, &[]), "0 baked, 0 skipped, 0 failed");
     assert_eq!(bake(&sandbox, &["--stale"]), "1 baked, 0 skipped, 0 failed");
     assert_eq!(sandbox.entries().len(), 2);
     assert_eq!(misses(&sandbox), 0);
-    let again = "0 baked, 1 already stored, 0 skipped, 0 failed";
+    let again = "0 baked, 1 already stored, 1 current, 0 skipped, 0 failed";
     assert_eq!(bake(&sandbox, &["--stale"]), again);
 }
