@@ -78,6 +78,7 @@ use crate::store::digests::Digests;
 use crate::store::driver_costs::CostMemory;
 use crate::store::journal::Kept;
 use crate::store::tiers::Tiers;
+use crate::syscall_filters;
 use attribution::Attribution;
 use audit::AuditMarks;
 use counting::{BuildTime, nanoseconds};
@@ -144,7 +145,8 @@ pub fn is_switched_off() -> bool {
     CACHE.get().is_some_and(|cache| cache.switch.was_off())
 }
 
-/// Writes what hits have left to be written, at the end of the process. Calls no driver.
+/// Writes what hits have left to be written, at the end of the process. Calls no driver. A program that has forbidden itself system calls
+/// since the first build may be killed for any of ours, so then nothing is written.
 pub fn at_end() {
     let Some(cache) = CACHE.get() else {
         return;
@@ -311,6 +313,7 @@ impl Cache {
     }
 
     fn open(config: Config, switch: SiteSwitch) -> Cache {
+        syscall_filters::note();
         let opened = CacheHandle::new(&config);
         let remote = RemoteClient::new(&config);
         Cache {

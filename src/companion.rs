@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
 use rustix::fs::{FileType, OFlags, fstat};
-use rustix::process::getppid;
 
 use crate::driver::path_of;
 use crate::{log, trust};
@@ -92,25 +91,6 @@ pub fn trusted(library: &Path, name: &str) -> Result<PathBuf, String> {
         None => return Err(format!("`{shown}` is gone")),
     }
     Ok(program)
-}
-
-/// Whether the process has more filters of system calls than its parent. Then it installed them itself, as browsers do, and a
-/// filter that kills a process for starting another would kill this one.
-pub fn is_confined() -> bool {
-    let filters = |process: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let lines = status.lines().filter(|line| line.starts_with("Seccomp"));
-        Some(lines.map(str::to_owned).collect::<Vec<_>>())
-    };
-    let Some(own) = filters("self") else {
-        return true;
-    };
-    if own.iter().any(|line| line == "Seccomp:\t0") {
-        return false;
-    }
-    let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
-    // Linux tells their number since 5.9 only.
-    own.len() < 2 || parent.and_then(|parent| filters(&parent)) != Some(own)
 }
 
 #[cfg(test)]

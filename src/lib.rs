@@ -91,6 +91,7 @@
 //! - `spawn_detached`: starts a process that is not a child of the application.
 //! - `first_process`: the process with which a system or container ends.
 //! - `fork_generation`: tells a forked child from its parent.
+//! - `syscall_filters`: which system calls would kill a thread, as far as it can be told.
 //! - `cli`: the `oclcache` command.
 
 #[global_allocator]
@@ -134,5 +135,6 @@ mod shadow;
 mod spawn_detached;
 mod stop;
 mod store;
+mod syscall_filters;
 mod task_limit;
 mod trust;

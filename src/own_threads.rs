@@ -18,10 +18,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use rustix::process::{Resource, getppid, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use crate::reserve::has_room;
-use crate::{linker_lock, proc_file, task_limit};
+use crate::{linker_lock, proc_file, syscall_filters, task_limit};
 pub use promise::Promise;
 
 mod promise;
@@ -166,7 +166,7 @@ pub fn may_start() -> bool {
         || is_limited(Resource::As)
         || is_limited(Resource::Data)
         || locks_all()
-        || has_own_filter()
+        || syscall_filters::are_own_or_inherited()
         || is_real_time()
         || !task_limit::has_room())
 }
@@ -180,7 +180,7 @@ pub fn useful_beside_drivers(most: usize) -> usize {
 /// Whether all memory is locked that this process gets from now on (MCL_FUTURE of mlockall(2)). Nothing tells that but a new page.
 fn locks_all() -> bool {
     const PAGE: usize = 4096;
-    let locked = || number_of(&proc_file::read("/proc/self/status").ok()?, "VmLck:");
+    let locked = || proc_file::number_of(&proc_file::read("/proc/self/status").ok()?, "VmLck:");
     // SAFETY: a new mapping, which nothing is ever written to or read from.
     let with_page = unsafe {
         let access = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -196,44 +196,12 @@ fn locks_all() -> bool {
     with_page != Some(0) && with_page != locked()
 }
 
-/// Whether the program has a filter of system calls that its parent or the first process does not have. A container has one for all its
-/// processes. A child has that of a parent that has made its own sandbox.
-fn has_own_filter() -> bool {
-    let filters =
-        |process: &str| filters(&proc_file::read(&format!("/proc/{process}/status")).ok()?);
-    match filters("self") {
-        Some(0) => false,
-        own => {
-            let parent = getppid().map(|parent| parent.as_raw_nonzero().to_string());
-            own.is_none()
-                || parent.and_then(|parent| filters(&parent)) != own
-                || filters("1") != own
-        }
-    }
-}
-
 /// Whether the caller is scheduled before all usual threads (sched(7)).
 fn is_real_time() -> bool {
     // SAFETY: asks only, for this thread. The function of musl does nothing.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     let usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE];
     !usual.map(libc::c_long::from).contains(&policy)
-}
-
-/// How many filters a process has. None: the system does not tell.
-fn filters(status: &[u8]) -> Option<u32> {
-    match number_of(status, "Seccomp:") {
-        Some(0) => Some(0),
-        _ => number_of(status, "Seccomp_filters:"), // since Linux 5.9
-    }
-}
-
-/// The first number of a field of proc_pid_status(5).
-fn number_of(status: &[u8], name: &str) -> Option<u32> {
-    let mut lines = status.split(|byte| *byte == b'\n');
-    let value = lines.find_map(|line| line.strip_prefix(name.as_bytes()))?;
-    let mut words = std::str::from_utf8(value).ok()?.split_ascii_whitespace();
-    words.next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -270,6 +238,32 @@ pub mod tests {
         assert!(cfg!(not(target_env = "gnu")) || taken_by_c_library() > 0);
     }
 
+    /// Adds a filter that lets everything pass. It holds for this thread only.
+    fn filter() -> bool {
+        let filter = [libc::sock_filter {
+            code: 0x06, // return
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        }];
+        let program = libc::sock_fprog {
+            len: filter.len() as u16,
+            filter: filter.as_ptr().cast_mut(),
+        };
+        // SAFETY: a program of that many instructions (seccomp(2)).
+        unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+        }
+    }
+
+    #[test]
+    fn a_thread_with_a_filter_of_its_own_starts_none() {
+        syscall_filters::note();
+        let confined = thread::spawn(|| (filter(), may_start(), syscall_filters::were_added()));
+        assert_eq!(confined.join().expect("it ends"), (true, false, true));
+    }
+
     #[test]
     fn where_the_program_is_limited_there_are_none() {
         let limited_to = |most, resource| {
@@ -281,27 +275,10 @@ pub mod tests {
             unsafe { libc::setrlimit(resource, &limit) == 0 }
         };
         let limited = |resource| limited_to(1 << 40, resource);
-        let filter = [libc::sock_filter {
-            code: 0x06, // return
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ALLOW,
-        }];
-        let filters = || {
-            let program = libc::sock_fprog {
-                len: filter.len() as u16,
-                filter: filter.as_ptr().cast_mut(),
-            };
-            // SAFETY: of this child of the test, and a program of that many instructions (seccomp(2)).
-            unsafe {
-                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
-            }
-        };
         let of_parent = || {
             // SAFETY: the child goes on with the test, and what forked it ends as it does.
             unsafe {
-                let is_set = filters();
+                let is_set = filter();
                 match libc::fork() {
                     0 => is_set,
                     child => libc::_exit(i32::from(end_of(child) != 0)),
@@ -323,7 +300,7 @@ pub mod tests {
             (&|| limited(libc::RLIMIT_DATA), false),
             (&locks, false),
             (&|| limited_to(100, libc::RLIMIT_NPROC), false),
-            (&filters, false),
+            (&filter, false),
             (&of_parent, false),
             (&first, false),
         ];
@@ -338,19 +315,6 @@ pub mod tests {
                 unsafe { libc::_exit(i32::from(!is_right)) };
             }
             assert_eq!(end_of(child), 0, "case {number}");
-        }
-    }
-
-    #[test]
-    fn filters_are_read_from_the_status() {
-        for (status, expected) in [
-            ("Name:\tx\nSeccomp:\t0\nSeccomp_filters:\t0\n", Some(0)),
-            ("Seccomp:\t2\nSeccomp_filters:\t3\n", Some(3)),
-            ("Seccomp:\t2\n", None),
-            ("Seccomp:\t0\n", Some(0)),
-            ("", None),
-        ] {
-            assert_eq!(filters(status.as_bytes()), expected, "{status}");
         }
     }
 }

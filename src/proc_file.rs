@@ -59,6 +59,14 @@ pub fn read_line(path: &str) -> io::Result<Vec<u8>> {
     read_until(path, |content| content.ends_with(b"\n"))
 }
 
+/// The first number of a field of proc_pid_status(5).
+pub fn number_of(status: &[u8], field: &str) -> Option<u32> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let value = lines.find_map(|line| line.strip_prefix(field.as_bytes()))?;
+    let mut words = std::str::from_utf8(value).ok()?.split_ascii_whitespace();
+    words.next()?.parse().ok()
+}
+
 fn read_until(path: &str, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, path, flags, Mode::empty()))?;

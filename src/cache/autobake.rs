@@ -22,6 +22,7 @@ use crate::first_process::is_about_to_end_with_ours;
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
 use crate::spawn_detached::Start;
+use crate::syscall_filters;
 
 /// Variables that batch systems set in their jobs: sbatch(1) and srun(1) of Slurm, qsub(1B) of PBS and Torque, bsub(1) of LSF. When
 /// the job's own processes have ended, the batch system kills the remaining ones, or charges for their time.
@@ -163,7 +164,7 @@ pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
     if ends_all {
         return Some("it would be killed with the container or the service".into());
     }
-    companion::is_confined().then(|| "system calls are filtered".into())
+    syscall_filters::are_own().then(|| "system calls are filtered".into())
 }
 
 /// Prepares `oclcache bake` for this cache. It gets our settings as arguments only: the variables are meant for the application,

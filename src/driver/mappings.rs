@@ -9,15 +9,13 @@ use std::cell::OnceCell;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::MprotectFlags;
-use rustix::thread::{SecureComputingMode, secure_computing_mode};
 
-use crate::proc_file;
+use crate::{proc_file, syscall_filters};
 
 const FILE: &str = "/proc/self/maps";
 
@@ -59,7 +57,7 @@ const DELETED: &[u8] = b" (deleted)";
 impl Mappings {
     /// The mappings as they are now, or when they are first asked for.
     pub fn now() -> Mappings {
-        if is_filtered() {
+        if syscall_filters::are_on() {
             return Mappings {
                 asked: None,
                 listed: OnceCell::new(),
@@ -85,40 +83,6 @@ impl Mappings {
             }
         }
     }
-}
-
-/// Whether the system calls of this thread are filtered, or were those of any thread that asked before: filters stay.
-///
-/// A filter may be added at any time, so it is asked for at each look (prctl(2), 0.3 µs). The first time that is read in /proc (20 µs),
-/// since a filter that is on already may kill for prctl(2) as well.
-fn is_filtered() -> bool {
-    const UNKNOWN: u8 = 0;
-    const NOT: u8 = 1;
-    const FILTERED: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
-    let is_filtered = match KNOWN.load(Ordering::Relaxed) {
-        UNKNOWN => is_filtered_by_status(),
-        NOT => match secure_computing_mode() {
-            Ok(mode) => mode != SecureComputingMode::Disabled,
-            // The kernel has no filters.
-            Err(error) => error != Errno::INVAL,
-        },
-        _ => return true,
-    };
-    let known = if is_filtered { FILTERED } else { NOT };
-    KNOWN.fetch_max(known, Ordering::Relaxed);
-    is_filtered
-}
-
-/// The same as proc(5) tells it. True if it does not.
-fn is_filtered_by_status() -> bool {
-    const MODE: &[u8] = b"Seccomp:";
-    let Ok(status) = proc_file::read("/proc/thread-self/status") else {
-        return true;
-    };
-    let mut lines = status.split(|byte| *byte == b'\n');
-    let mode = lines.find_map(|line| line.strip_prefix(MODE));
-    mode.is_some_and(|mode| mode.trim_ascii() != b"0")
 }
 
 /// `struct procmap_query` of linux/fs.h.
@@ -195,7 +159,7 @@ fn parse(line: &[u8]) -> Option<(Range<usize>, Mapping)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
@@ -261,7 +225,7 @@ mod tests {
     }
 
     /// A filter that lets everything pass. It holds for this thread only.
-    fn filter() {
+    pub fn filter() {
         let pass = libc::sock_filter {
             code: 0x06,
             jt: 0,
@@ -285,7 +249,6 @@ mod tests {
         drop(Mappings::now());
         let filtered = std::thread::spawn(|| {
             filter();
-            assert!(is_filtered_by_status());
             let mappings = Mappings::now();
             let code = mappings.at(list as fn() -> Vec<_> as usize);
             (mappings.asked.is_some(), code.is_some())

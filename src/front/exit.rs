@@ -7,6 +7,7 @@
 
 use crate::cache::{self, autobake};
 use crate::driver::float_registers::OwnWork;
+use crate::syscall_filters;
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
@@ -18,6 +19,7 @@ extern "C" fn at_end() {
     let _ = std::panic::catch_unwind(cache::at_end);
     if let Some(start) = autobake::at_end()
         && !cache::is_switched_off()
+        && !syscall_filters::were_added()
     {
         start.now();
     }

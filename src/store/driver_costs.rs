@@ -18,6 +18,7 @@ use super::{Store, TEMPORARY};
 use crate::fork_safety::Mutex;
 use crate::framing;
 use crate::key::ingredients::Key;
+use crate::syscall_filters;
 
 pub(super) const NAME: &str = "driver_costs";
 const MAGIC: &[u8] = b"oclcdrv2";
@@ -252,7 +253,11 @@ impl CostMemory {
         let Some(mut drivers) = self.drivers.try_lock() else {
             return;
         };
-        for known in drivers.iter_mut().filter(|known| known.is_due) {
+        let mut due = drivers.iter_mut().filter(|known| known.is_due).peekable();
+        if due.peek().is_none() || syscall_filters::were_added() {
+            return;
+        }
+        for known in due {
             known.read(store);
             if known.lacks_loads() {
                 known.write(store);

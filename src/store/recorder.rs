@@ -34,6 +34,7 @@ use super::stats::{
 use crate::fork_generation::generation;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
+use crate::syscall_filters;
 
 /// Each process makes a file, so 1 process in 32 merges files of dead ones, and looks at more than 32 of them ([`MAX_FOLDED`]). (Programs
 /// that only hit never sweep.)
@@ -179,12 +180,11 @@ impl ProcessCounters {
         let counters = self.known().and_then(|process| self.written(process));
         if let Some((counters, directory)) = counters
             && counters.waits
+            && (counters.changed.load(Ordering::Acquire) > 0 || self.place == Place::Any)
+            && !syscall_filters::were_added()
         {
-            let hits_waited = counters.changed.load(Ordering::Acquire) > 0;
             counters.write_changed(directory);
-            if hits_waited || self.place == Place::Any {
-                self.fold_sometimes();
-            }
+            self.fold_sometimes();
         }
     }
 

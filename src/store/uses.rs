@@ -27,6 +27,7 @@ use crate::file_fingerprint::FileFingerprint;
 use crate::fork_safety::Mutex;
 use crate::guarded_file::GuardedFile;
 use crate::key::ingredients::Key;
+use crate::syscall_filters;
 
 /// The file in the live directory.
 pub(super) const NAME: &str = "uses";
@@ -276,6 +277,7 @@ impl Store {
         if self.limits.is_some()
             && let Some(uses) = self.uses.get()
             && !uses.are_seen_by_all()
+            && !syscall_filters::were_added()
         {
             self.date_uses(MAX_DATED);
         }

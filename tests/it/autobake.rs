@@ -3,6 +3,7 @@
 //! In most tests the client stands in for the command: it says what it finds, and stays until it is let go.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,12 +16,12 @@ use crate::tiers::{TrustedPlace, trusted_place};
 const FAR_TOO_LONG: Duration = Duration::from_secs(40);
 const SOMEBODY: u32 = 64_123;
 /// What the client says of one good build.
-const BUILT: &str = "create program: code 0\nbuild: code 0\n";
+pub const BUILT: &str = "create program: code 0\nbuild: code 0\n";
 
 /// A sandbox, and a place of the library and the command that nobody untrusted can write.
 pub struct Behind {
     pub sandbox: Sandbox,
-    place: TrustedPlace,
+    pub place: TrustedPlace,
 }
 
 impl Drop for Behind {
@@ -54,7 +55,7 @@ impl Behind {
         Some(Behind { sandbox, place })
     }
 
-    fn client(&self, arguments: &[&str]) -> Command {
+    pub fn client(&self, arguments: &[&str]) -> Command {
         let _ = fs::remove_dir_all(self.sandbox.path("cache"));
         let mut command = self.sandbox.command(Way::Cached, example("client"));
         command.args(arguments);
@@ -71,10 +72,12 @@ impl Behind {
 
     /// Those that stand behind programs now. They are there once the program has ended: it waits until they execute theirs.
     pub fn running(&self) -> Vec<PathBuf> {
-        let own = self.place.path().join("oclcache");
+        // Not the path: another root shows another one.
+        let file = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+        let own = file(&self.place.path().join("oclcache"));
         let processes = fs::read_dir("/proc").expect("processes").flatten();
         let mut paths: Vec<PathBuf> = processes.map(|process| process.path()).collect();
-        paths.retain(|path| fs::read_link(path.join("exe")).is_ok_and(|exe| exe == own));
+        paths.retain(|path| own.is_some() && file(&path.join("exe")) == own);
         paths
     }
 
@@ -106,7 +109,7 @@ impl Behind {
 
     /// Runs a program, and tells how many stand behind it. The pipes that it writes to have ended by then, as in `PROGRAM | cat`.
     #[track_caller]
-    fn run(&self, command: &mut Command) -> (Ran, usize) {
+    pub fn run(&self, command: &mut Command) -> (Ran, usize) {
         let ran = self.sandbox.run(command);
         let running = self.running().len();
         self.let_go();
@@ -319,6 +322,7 @@ fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it()
         ("ignoring", &[("CI", "true"), ("SLURM_JOB_ID", "7")], 1),
         // It would be killed.
         ("filtered", &[("OCLCACHE_AUTOBAKE", "auto")], 0),
+        ("thread-filtered", &[("OCLCACHE_AUTOBAKE", "auto")], 0),
     ] {
         let mut command = behind.client(&["behind", how]);
         let (ran, running) = behind.run(command.envs(variables.iter().copied()));

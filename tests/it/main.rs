@@ -10,6 +10,7 @@ mod audit;
 mod autobake;
 mod bake;
 mod caches;
+mod changed_process;
 mod clear;
 mod cold;
 mod command;

@@ -356,8 +356,17 @@ fn forbid_requests(command: &mut Command) {
 }
 
 /// Installs a filter of system calls in a program that is to be started.
-#[allow(unsafe_code)] // filters have no safe interface
 pub fn behind_filter(command: &mut Command, filter: Vec<libc::sock_filter>) {
+    behind_filter_with(command, filter, true);
+}
+
+/// The same. Only root can do it without giving up that the program can gain privileges.
+#[allow(unsafe_code)] // filters have no safe interface
+pub fn behind_filter_with(
+    command: &mut Command,
+    filter: Vec<libc::sock_filter>,
+    no_new_privs: bool,
+) {
     let install = move || {
         let program = libc::sock_fprog {
             len: filter.len() as u16,
@@ -365,7 +374,7 @@ pub fn behind_filter(command: &mut Command, filter: Vec<libc::sock_filter>) {
         };
         // SAFETY: a program of that many instructions (seccomp(2)).
         let installed = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            (!no_new_privs || libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
         };
         match installed {

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fmt::Write;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use std::{env, fs, ptr, thread};
 
@@ -37,15 +38,15 @@ extern "C" fn wait_for_all() {
     wait(0);
 }
 
-/// From now on the process is killed where it clones, as browsers have it in theirs that run foreign code.
-fn forbid_clone() {
+/// From now on the process is killed where this thread makes one of these calls, as browsers have it in theirs that run foreign code.
+fn forbid(calls: &[libc::c_long]) {
     let instruction = |code: u16, k: u32, jf| libc::sock_filter { code, jt: 0, jf, k };
-    let filter = [
-        instruction(0x20, 0, 0),                      // load the call's number
-        instruction(0x15, libc::SYS_clone as u32, 1), // is it this one?
-        instruction(0x06, libc::SECCOMP_RET_KILL_PROCESS, 0),
-        instruction(0x06, libc::SECCOMP_RET_ALLOW, 0),
-    ];
+    let mut filter = vec![instruction(0x20, 0, 0)]; // load the call's number
+    for call in calls {
+        filter.push(instruction(0x15, *call as u32, 1)); // is it this one?
+        filter.push(instruction(0x06, libc::SECCOMP_RET_KILL_PROCESS, 0));
+    }
+    filter.push(instruction(0x06, libc::SECCOMP_RET_ALLOW, 0));
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
@@ -58,8 +59,20 @@ fn forbid_clone() {
     }
 }
 
+/// What [`forbid`] is for where the program needs nothing more.
+const STARTS_AND_FILES: [libc::c_long; 4] = [
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_openat,
+    libc::SYS_pwrite64,
+];
+
 /// `behind HOW`: builds and returns. HOW: `watching` (a handler of SIGCHLD, a thread that waits for any child, and a handler of
-/// atexit that does, too), `ignoring` (SIGCHLD), `closed` (all descriptors), `filtered` (who clones is killed).
+/// atexit that does, too), `ignoring` (SIGCHLD), `closed` (all descriptors), `filtered` (who clones is killed), `thread-filtered` (the same
+/// for the thread that builds), `filtered-later` (who clones, opens or writes at a place, once it is built), `creating` (the same, and
+/// makes a kernel then), `replaced OLD NEW` (a file by another one, once it is built), `jailed DIRECTORY` (as its root, likewise),
+/// `adopting` (what its children leave behind, likewise), `forking` (a child in a process namespace that was asked for before the build), `unread` (standard error is a
+/// pipe that nobody reads), `cut FILE` (it is a file that may not grow).
 pub fn section(arguments: &[String]) -> Result<(), String> {
     let how = arguments
         .first()
@@ -74,11 +87,24 @@ pub fn section(arguments: &[String]) -> Result<(), String> {
             libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         }
     }
+    before(how, &arguments[1..])?;
     let session = Session::open()?;
+    let program = session.program(SOURCE);
     if how == "filtered" {
-        forbid_clone();
+        forbid(&[libc::SYS_clone]);
     }
-    println!("build: code {}", cl::build(session.program(SOURCE), None));
+    let code = match how {
+        "thread-filtered" => {
+            let program = program as usize;
+            let build = move || {
+                forbid(&[libc::SYS_clone, libc::SYS_clone3]);
+                cl::build(program as cl::Handle, None)
+            };
+            thread::spawn(build).join().map_err(|_| "it died")?
+        }
+        _ => cl::build(program, None),
+    };
+    println!("build: code {code}");
     if how == "watching" {
         thread::spawn(|| {
             loop {
@@ -90,6 +116,77 @@ pub fn section(arguments: &[String]) -> Result<(), String> {
             // SAFETY: nothing uses them any more.
             unsafe { libc::close(descriptor) };
         }
+    } else {
+        after(how, &arguments[1..], program)?;
+    }
+    Ok(())
+}
+
+/// What the program does before it uses OpenCL.
+fn before(how: &str, arguments: &[String]) -> Result<(), String> {
+    let words = |error: std::io::Error| error.to_string();
+    let to_error = |file: OwnedFd| {
+        // SAFETY: standard error is replaced by an open file, and the usual things happen again for what a write to it raises.
+        unsafe {
+            assert_eq!(libc::dup2(file.as_raw_fd(), 2), 2);
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        }
+    };
+    match (how, arguments) {
+        // SAFETY: no preconditions.
+        ("forking", []) => assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0),
+        ("unread", []) => {
+            let (_, unread) = std::io::pipe().map_err(words)?;
+            to_error(unread.into());
+        }
+        ("cut", [file]) => {
+            const MAX_BYTES: u64 = 1 << 20;
+            let full = fs::File::options()
+                .append(true)
+                .create(true)
+                .open(file)
+                .map_err(words)?;
+            full.set_len(MAX_BYTES).map_err(words)?;
+            to_error(full.into());
+            let limit = libc::rlimit {
+                rlim_cur: MAX_BYTES,
+                rlim_max: MAX_BYTES,
+            };
+            // SAFETY: it reads what is lent to it.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What the program does between its build and its end.
+fn after(how: &str, arguments: &[String], program: cl::Handle) -> Result<(), String> {
+    let words = |error: std::io::Error| error.to_string();
+    match (how, arguments) {
+        ("filtered-later", []) => forbid(&STARTS_AND_FILES),
+        ("creating", []) => {
+            forbid(&STARTS_AND_FILES);
+            let (kernel, code) = cl::kernel(program, "f");
+            println!("kernel: code {code} {}", cl::release_kernel(kernel));
+        }
+        ("replaced", [old, new]) => fs::rename(new, old).map_err(words)?,
+        ("jailed", [directory]) => std::os::unix::fs::chroot(directory).map_err(words)?,
+        ("adopting", []) => {
+            // SAFETY: of this process.
+            let code = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+            assert_eq!(code, 0);
+        }
+        ("forking", []) => {
+            // SAFETY: the child ends at once.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: no preconditions.
+                unsafe { libc::_exit(0) };
+            }
+            println!("a child: {}", child > 0);
+        }
+        _ => {}
     }
     Ok(())
 }

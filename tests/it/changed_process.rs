@@ -1,0 +1,91 @@
+//! What a program does to its process after its first build: at its end, nothing of ours kills it or starts anything else than what was
+//! checked.
+
+use std::fs;
+use std::process::Command;
+
+use crate::autobake::{BUILT, Behind};
+use crate::process::behind_filter_with;
+use crate::support::{Sandbox, Way, example, is_root, skipped};
+
+/// Whether this user can have a new namespace of this kind.
+fn has_namespace(kind: &str) -> bool {
+    let can = Command::new("unshare").args([kind, "true"]).output();
+    can.is_ok_and(|ran| ran.status.success())
+}
+
+#[test]
+fn a_program_that_confines_itself_after_its_build_ends_as_bare() {
+    let Some(behind) = Behind::new("programs that confine themselves") else {
+        return;
+    };
+    for how in ["filtered-later", "creating"] {
+        let bare = behind.sandbox.client(Way::Bare, &["behind", how]).ok();
+        // With nothing to bake, too.
+        for record in ["bake", "inline"] {
+            let mut command = behind.client(&["behind", how]);
+            let (ran, running) = behind.run(command.env("OCLCACHE_RECORD", record));
+            let what = format!("{how}, {record}: {:?} {}", ran.signal, ran.stderr);
+            assert_eq!((ran.code, &ran.stdout), (Some(0), &bare.stdout), "{what}");
+            assert_eq!(running, 0, "{what}");
+        }
+    }
+}
+
+/// As in a container: a filter is on, which lets everything pass.
+#[test]
+fn a_program_that_confines_itself_further_ends_as_bare() {
+    let test = "programs that confine themselves further";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    let run = |how, no_new_privs| {
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let mut command = behind.sandbox.command(Way::Cached, "sh");
+        let script = format!("\"$0\" behind {how}; exit $?");
+        command.args(["-c", &script]).arg(example("client"));
+        let pass = libc::sock_filter {
+            code: 0x06,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        };
+        behind_filter_with(&mut command, vec![pass], no_new_privs);
+        behind.run(&mut command)
+    };
+    if !is_root() {
+        return skipped(format_args!("{test} (not root)"));
+    }
+    for (how, no_new_privs, expected) in [
+        ("ignoring", false, 1),
+        ("filtered-later", false, 0),
+        ("ignoring", true, 0),
+        ("filtered-later", true, 0),
+    ] {
+        let (ran, running) = run(how, no_new_privs);
+        let found = (ran.code, &*ran.stdout, running);
+        assert_eq!(found, (Some(0), BUILT, expected), "{how}: {}", ran.stderr);
+    }
+}
+
+/// There the counters of hits are on the disk, and written when the process ends.
+#[test]
+fn a_confined_program_ends_as_bare_where_nothing_is_in_memory() {
+    let test = "confined programs without a file system in memory";
+    if !has_namespace("--mount") {
+        return skipped(format_args!("{test} (no mount namespace)"));
+    }
+    let sandbox = Sandbox::stub();
+    fs::create_dir(sandbox.path("disk")).expect("made");
+    let script = "mount --bind \"$0\" /dev/shm; exec \"$@\"";
+    let run = |how| {
+        let mut command = sandbox.command(Way::Cached, "unshare");
+        command.args(["--mount", "sh", "-c", script]);
+        command.arg(sandbox.path("disk")).arg(example("client"));
+        sandbox.run(command.args(["behind", how]))
+    };
+    run("ignoring").ok();
+    let ran = run("filtered-later");
+    let found = (ran.code, &*ran.stdout);
+    assert_eq!(found, (Some(0), BUILT), "{:?} {}", ran.signal, ran.stderr);
+}
