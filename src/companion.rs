@@ -7,9 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
-use rustix::fs::{FileType, OFlags, fstat};
+use rustix::fs::{FileType, OFlags, Stat, fstat};
 
 use crate::driver::path_of;
+use crate::spawn_detached::{Program, Surroundings};
 use crate::{log, trust};
 
 /// The path of the command, if the package sets one at build time.
@@ -71,7 +72,9 @@ pub fn beside(library: &Path, name: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Why there is none, as a message.
-pub fn trusted(library: &Path, name: &str) -> Result<PathBuf, String> {
+pub fn trusted(library: &Path, name: &str) -> Result<Program, String> {
+    // Before it is checked: from then on it is told if the file system is another one.
+    let surroundings = Surroundings::now();
     let program = beside(library, name);
     let program = program.ok_or_else(|| match name {
         COMMAND => "there is no command beside the library".to_owned(),
@@ -80,17 +83,17 @@ pub fn trusted(library: &Path, name: &str) -> Result<PathBuf, String> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let owners = trust::own_users();
     let shown = log::path(&program).to_string();
-    match trust::open(&program, flags, &owners)? {
-        Some(file) => {
-            let is_program = fstat(&file).is_ok_and(|stat| {
-                FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0
-            });
-            let is_program = is_program.then_some(());
-            is_program.ok_or(format!("`{shown}` is no program"))?;
-        }
-        None => return Err(format!("`{shown}` is gone")),
-    }
-    Ok(program)
+    let opened = trust::open(&program, flags, &owners)?;
+    let opened = opened.ok_or_else(|| format!("`{shown}` is gone"))?;
+    let is_program =
+        |stat: &Stat| FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0;
+    let stat = fstat(&opened).ok().filter(is_program);
+    let stat = stat.ok_or_else(|| format!("`{shown}` is no program"))?;
+    Ok(Program {
+        path: program,
+        file: (stat.st_dev, stat.st_ino),
+        surroundings,
+    })
 }
 
 #[cfg(test)]

@@ -13,11 +13,18 @@
 #![allow(unsafe_code)] // clone(2), and system calls by their number
 
 use std::cell::UnsafeCell;
-use std::ffi::{CString, OsString, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_void};
+use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use rustix::fs::{Mode, OFlags, fstat};
+use rustix::process::child_subreaper;
+
+use crate::file_fingerprint::FileId;
 
 /// How many arguments can be added to a program before it is started.
 const MAX_ADDED: usize = 32;
@@ -32,9 +39,69 @@ const SIGNALS: c_int = 64;
 /// Without close_range(2) (before Linux 5.9), so many descriptors are closed one by one.
 const MAX_DESCRIPTORS: u64 = 1 << 16;
 
+/// A program that was checked, and where it was.
+pub struct Program {
+    /// Where it is, without links.
+    pub path: PathBuf,
+    /// Only this file is started.
+    pub file: FileId,
+    /// From before the check. None: the system does not tell.
+    pub surroundings: Option<Surroundings>,
+}
+
+/// What decides which files the paths of a program, its dynamic linker and its libraries lead to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Surroundings {
+    root: FileId,
+    mounts: FileId,
+}
+
+impl Program {
+    /// The program at this path, which the caller trusts.
+    ///
+    /// # Errors
+    /// There is none, as a message.
+    pub fn at(path: &Path) -> Result<Program, String> {
+        let surroundings = Surroundings::now();
+        let file = path.metadata().map_err(|error| error.to_string())?;
+        Ok(Program {
+            path: path.to_owned(),
+            file: (file.dev(), file.ino()),
+            surroundings,
+        })
+    }
+}
+
+impl Surroundings {
+    /// Those of this thread.
+    pub fn now() -> Option<Surroundings> {
+        Some(Surroundings {
+            root: file_id(c"/")?,
+            mounts: file_id(c"/proc/thread-self/ns/mnt")?,
+        })
+    }
+}
+
+fn file_id(path: &CStr) -> Option<FileId> {
+    let stat = rustix::fs::stat(path).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// Whether a child would begin another process namespace, as it would end it: no process can be started there afterwards.
+fn begins_namespace() -> bool {
+    let [own, of_children] = [
+        c"/proc/thread-self/ns/pid",
+        c"/proc/thread-self/ns/pid_for_children",
+    ];
+    let own = file_id(own);
+    own.is_none() || file_id(of_children) != own
+}
+
 /// A program that is ready to be started, once.
 pub struct Start {
     path: CString,
+    file: FileId,
+    surroundings: Option<Surroundings>,
     arguments: List,
     environment: List,
     stacks: [Stack; 2],
@@ -59,7 +126,7 @@ unsafe impl Sync for Start {}
 impl Start {
     /// A program with these arguments, the first of which is its name, and this environment. None if one of them has a NUL.
     pub fn new(
-        program: PathBuf,
+        program: Program,
         arguments: Vec<OsString>,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Option<Start> {
@@ -69,7 +136,9 @@ impl Start {
             name
         };
         Some(Start {
-            path: CString::new(program.into_os_string().into_vec()).ok()?,
+            path: CString::new(program.path.into_os_string().into_vec()).ok()?,
+            file: program.file,
+            surroundings: program.surroundings,
             arguments: List::new(arguments.into_iter(), MAX_ADDED)?,
             environment: List::new(environment.map(variable), 0)?,
             stacks: [Stack::new(), Stack::new()],
@@ -97,16 +166,29 @@ impl Start {
     }
 
     /// Starts it. Only the first call has an effect.
-    pub fn now(&self) {
+    ///
+    /// # Errors
+    /// Why it is not started here.
+    pub fn now(&self) -> Result<(), &'static str> {
         if self.done.swap(true, Ordering::AcqRel) {
-            return;
+            return Ok(());
+        }
+        let surroundings = Surroundings::now();
+        if surroundings.is_none() || surroundings != self.surroundings {
+            return Err("the program has changed its root directory or its mounts");
+        }
+        if begins_namespace() {
+            return Err("the program has asked for a new process namespace");
+        }
+        if child_subreaper().is_ok_and(|reaper| reaper.is_some()) {
+            return Err("the program adopts the children of its children");
         }
         let (all, mut before) = (u64::MAX, 0_u64);
         // No handler of the application's may run in a child that shares its memory.
         // SAFETY: of sets of the kernel's size; `before` is put back below.
         let blocked = unsafe { mask(&all, &mut before) };
         if !blocked {
-            return;
+            return Err("its signals cannot be blocked");
         }
         // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread is suspended until the child has
         // ended, so all that it borrows lives. The child calls only what is said above.
@@ -119,6 +201,7 @@ impl Start {
             }
             mask(&before, ptr::null_mut());
         }
+        Ok(())
     }
 
     fn data(&self) -> *mut c_void {
@@ -208,15 +291,30 @@ extern "C" fn first(data: *mut c_void) -> c_int {
 }
 
 /// The process of the program. It leads no session, so that no terminal that it opens becomes its controlling terminal.
+///
+/// What is executed is the checked file and not its path, to which another one may have been moved or mounted since.
 extern "C" fn second(data: *mut c_void) -> c_int {
     // SAFETY: as in `first`, which waits; the lists end with NULL.
     unsafe {
         let start = &*data.cast::<Start>();
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(program) = rustix::fs::open(&*start.path, flags, Mode::empty()) else {
+            return 127;
+        };
+        let stat = fstat(&program);
+        // The end of the process closes it: the function of the C library might check for a canceled thread.
+        let program = program.into_raw_fd();
+        if !stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == start.file) {
+            return 127;
+        }
         mask(&0, ptr::null_mut());
-        libc::execve(
-            start.path.as_ptr(),
+        libc::syscall(
+            libc::SYS_execveat,
+            program,
+            c"".as_ptr(),
             start.arguments.as_ptr(),
             start.environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
         );
     }
     127

@@ -21,7 +21,7 @@ use crate::driver::Driver;
 use crate::first_process::is_about_to_end_with_ours;
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
-use crate::spawn_detached::Start;
+use crate::spawn_detached::{Program, Start};
 use crate::syscall_filters;
 
 /// Variables that batch systems set in their jobs: sbatch(1) and srun(1) of Slurm, qsub(1B) of PBS and Torque, bsub(1) of LSF. When
@@ -131,7 +131,7 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
     let library = companion::own_library().ok_or("the library's path is not known")?;
     let command = companion::trusted(library, companion::COMMAND)?;
     Ok(Ready {
-        start: bake(&command, config, &config::list(&Driver::libraries()))?,
+        start: bake(command, config, &config::list(&Driver::libraries()))?,
         generation: birth.generation,
     })
 }
@@ -143,7 +143,10 @@ fn make_ready(config: &Config) -> Result<Ready, String> {
 pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(), String> {
     match refusal(config, is_about_to_end_with_ours()) {
         Some(why) => Err(why),
-        None => bake(command, config, vendors).map(|start| start.now()),
+        None => {
+            let start = bake(Program::at(command)?, config, vendors)?;
+            start.now().map_err(str::to_owned)
+        }
     }
 }
 
@@ -169,11 +172,11 @@ pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
 
 /// Prepares `oclcache bake` for this cache. It gets our settings as arguments only: the variables are meant for the application,
 /// and some would turn the cache off.
-fn bake(command: &Path, config: &Config, vendors: &OsStr) -> Result<Start, String> {
-    let own = [command.into(), "bake".into(), DETACHED.into()];
+fn bake(command: Program, config: &Config, vendors: &OsStr) -> Result<Start, String> {
+    let own = [command.path.clone().into(), "bake".into(), DETACHED.into()];
     let arguments = own.into_iter().chain(handed(config, vendors)?).collect();
     let environment = env::vars_os().filter(|(name, _)| !is_removed(name));
-    let start = Start::new(command.into(), arguments, environment);
+    let start = Start::new(command, arguments, environment);
     start.ok_or("a setting or variable has a NUL".into())
 }
 

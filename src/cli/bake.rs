@@ -25,6 +25,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
+use rustix::thread::set_name;
 use serde_json::json;
 
 use super::entry_view::{SHOWN_DIGITS, kernels};
@@ -113,6 +114,8 @@ impl BakeWorkerArgs {
 impl BakeArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         if self.handed.detached {
+            // Linux before 6.14 shows the number of a descriptor.
+            let _ = set_name(c"oclcache");
             // Before anything is started: processes and threads inherit it. A person who asked for a bake waits for it.
             priority::lower();
         }

@@ -69,11 +69,12 @@ pub fn helper() -> Result<PathBuf, Failure> {
             "`{REMOTE_HELPER}` is not installed: install the package of this name, or build it from the source with `cargo build --release --manifest-path src/oclcache-remote/Cargo.toml` and put it beside this command"
         )));
     }
-    companion::trusted(&own, REMOTE_HELPER).map_err(|why| {
+    let helper = companion::trusted(&own, REMOTE_HELPER).map_err(|why| {
         Failure::new(format_args!(
             "`{REMOTE_HELPER}` is not used: {why}; make it and its directories writable for you and root only"
         ))
-    })
+    })?;
+    Ok(helper.path)
 }
 
 /// Moves the password of a URL into a file that only the user can read. Returns the URL without it; None if it has none.

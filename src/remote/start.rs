@@ -4,13 +4,13 @@
 //! meant for the application alone: so it reads the same settings. Unlike the baker it is also started in batch jobs and containers,
 //! where it ends early by itself.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::protocol::{PROTOCOL, VERSION};
 use crate::companion::{self, REMOTE_HELPER};
-use crate::spawn_detached::Start;
+use crate::spawn_detached::{Program, Start};
 use crate::store::stats::RUN_VARIABLE;
 use crate::{proc_file, syscall_filters};
 
@@ -27,11 +27,11 @@ static STARTED: AtomicU64 = AtomicU64::new(0);
 /// Whether it was logged that it cannot be started: once is enough.
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
 
-/// The path of the helper, if it may be started.
+/// The helper, if it may be started.
 ///
 /// # Errors
 /// Why there is none, as a message.
-pub fn helper() -> Result<PathBuf, String> {
+fn helper() -> Result<Program, String> {
     // For the command the system gives no path that begins with a slash.
     let own = companion::own_library().filter(|path| path.is_absolute());
     let own = own.map(Path::to_owned);
@@ -52,17 +52,15 @@ pub fn start() -> bool {
         return false;
     }
     let began = Instant::now();
-    match make_ready() {
-        Ok(start) => start.now(),
-        Err(why) => {
-            if !IS_TOLD.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    why,
-                    "the remote store is not used: no helper can be started"
-                );
-            }
-            return false;
+    let started = make_ready().and_then(|start| start.now().map_err(str::to_owned));
+    if let Err(why) = started {
+        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                why,
+                "the remote store is not used: no helper can be started"
+            );
         }
+        return false;
     }
     STARTED.store(now, Ordering::Relaxed);
     let us = began.elapsed().as_micros();
@@ -86,7 +84,7 @@ fn make_ready() -> Result<Start, String> {
         return Err("system calls are filtered".into());
     }
     let arguments = vec![
-        helper.clone().into(),
+        helper.path.clone().into(),
         SERVE.into(),
         PROTOCOL.into(),
         VERSION.to_string().into(),

@@ -2,11 +2,12 @@
 //! checked.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use crate::autobake::{BUILT, Behind};
 use crate::process::behind_filter_with;
-use crate::support::{Sandbox, Way, example, is_root, skipped};
+use crate::support::{Ran, Sandbox, Way, copy_program, example, is_root, skipped};
 
 /// Whether this user can have a new namespace of this kind.
 fn has_namespace(kind: &str) -> bool {
@@ -88,4 +89,92 @@ fn a_confined_program_ends_as_bare_where_nothing_is_in_memory() {
     let ran = run("filtered-later");
     let found = (ran.code, &*ran.stdout);
     assert_eq!(found, (Some(0), BUILT), "{:?} {}", ran.signal, ran.stderr);
+}
+
+#[test]
+fn only_the_command_that_was_checked_is_started() {
+    let Some(behind) = Behind::new("commands that are replaced meanwhile") else {
+        return;
+    };
+    let command = behind.place.path().join("oclcache");
+    let other = behind.place.path().join("other");
+    copy_program(&example("client"), &other);
+    let [old, new] = [&command, &other].map(|path| path.display().to_string());
+    for (arguments, expected) in [
+        (vec!["behind", "ignoring"], 1),
+        (vec!["behind", "replaced", &old, &new], 0),
+    ] {
+        let (ran, running) = behind.run(&mut behind.client(&arguments));
+        assert_eq!(running, expected, "{arguments:?}: {}", ran.ok().stderr);
+    }
+}
+
+/// The same files are there, and the dynamic linker might be another one.
+#[test]
+fn nothing_is_started_below_another_root() {
+    let test = "programs that change their root";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    if !has_namespace("--mount") {
+        return skipped(format_args!("{test} (no mount namespace)"));
+    }
+    let script = "mount -t tmpfs none \"$0\" && for each in /*; do name=$0$each; \
+        if [ -L \"$each\" ]; then cp -P \"$each\" \"$0/\"; \
+        elif [ -d \"$each\" ]; then mkdir \"$name\" && mount --rbind \"$each\" \"$name\"; fi; done; exec \"$@\"";
+    let jail = behind.sandbox.path("jail");
+    fs::create_dir(&jail).expect("made");
+    let root = Path::new("/");
+    for (directory, expected) in [(root, 1), (&jail, 0)] {
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let mut command = behind.sandbox.command(Way::Cached, "unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(&jail);
+        command.arg(example("client")).args(["behind", "jailed"]);
+        let (ran, running) = behind.run(command.arg(directory));
+        let ran = ran.ok();
+        let what = format!("{}: {}", directory.display(), ran.stderr);
+        assert_eq!((&*ran.stdout, running), (BUILT, expected), "{what}");
+    }
+}
+
+#[test]
+fn nothing_is_started_behind_a_program_that_adopts_processes() {
+    let Some(behind) = Behind::new("programs that adopt processes") else {
+        return;
+    };
+    let (ran, running) = behind.run(&mut behind.client(&["behind", "adopting"]));
+    let ran = ran.ok();
+    assert_eq!((&*ran.stdout, running), (BUILT, 0), "{}", ran.stderr);
+}
+
+/// The first process in the new namespace would be ours, and the kernel allows none after its end.
+#[test]
+fn the_first_process_of_a_new_namespace_is_the_programs() {
+    let test = "programs that ask for a process namespace";
+    if !has_namespace("--pid") {
+        return skipped(format_args!("{test} (no process namespace)"));
+    }
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    copy_program(
+        &example("client"),
+        &behind.place.path().join("oclcache-remote"),
+    );
+    let run = |remote| {
+        let mut command = behind.client(&["behind", "forking"]);
+        let Ran {
+            code,
+            stdout,
+            stderr,
+            ..
+        } = behind.sandbox.run(command.env("OCLCACHE_REMOTE", remote));
+        assert_eq!(
+            (code, &*stdout),
+            (Some(0), &*format!("{BUILT}a child: true\n")),
+            "{stderr}"
+        );
+    };
+    run("");
+    run("redis://127.0.0.1:1");
 }
