@@ -2,16 +2,18 @@
 
 use super::Cache;
 use super::facts::kernel_facts;
+use super::first_build::STACK;
 use super::withheld_texts::{shows_directories, withhold_texts};
 use crate::cl::Kernel;
 use crate::driver::Driver;
 use crate::driver::profile::KernelFactsTime;
 use crate::key::ingredients::Key;
-use crate::linker_lock;
+use crate::own_threads::{self, Promise};
 use crate::store::Lookup;
 use crate::store::entry::{Defect, Entry, EntryContent, Facts, KernelFacts};
 use crate::store::stats::{Counter, Labels};
 use crate::store::tier::Tier;
+use crate::{linker_lock, syscall_filters};
 
 /// Adds a kernel's facts, unless they are there. Returns whether they were new.
 pub(super) fn add_kernel(facts: &mut Facts, kernel: KernelFacts) -> bool {
@@ -25,14 +27,23 @@ pub(super) fn add_kernel(facts: &mut Facts, kernel: KernelFacts) -> bool {
 impl Cache {
     /// Adds the facts of a kernel that the application has created from a recorded program, on drivers where creating one is
     /// expensive.
-    pub fn record_kernel(&self, driver: &Driver, key: &Key, kernel: Kernel) {
+    pub fn record_kernel(driver: &Driver, key: &Key, kernel: Kernel) {
         if driver.behavior().kernel_facts != KernelFactsTime::WhenCreated {
+            return;
+        }
+        // Bare, this call needs little stack and few system calls, and the program may have left itself no more. A kernel whose facts are
+        // not stored is asked about when it was served, as one that was never created.
+        if syscall_filters::were_added() || !own_threads::may_start() {
             return;
         }
         let Some(known) = kernel_facts(driver, kernel) else {
             return;
         };
-        self.amend(key, None, |facts| add_kernel(facts, known));
+        let key = *key;
+        let amend = move || Cache::get().amend(&key, None, |facts| add_kernel(facts, known));
+        if let Some(amended) = Promise::of(STACK, amend) {
+            amended.wait(|| !linker_lock::is_busy_for_long());
+        }
     }
 
     /// Replaces an entry by one with other facts. `change` returns whether it changed anything. `include_dirs`: the include

@@ -58,7 +58,7 @@ fn create(
         let kernel = Kernel::new(kernel);
         shadow::kernel_created(program, kernel, origin, is_of_twin);
         if let Some(key) = view.recorded {
-            Cache::get().record_kernel(driver, &key, kernel);
+            Cache::record_kernel(driver, &key, kernel);
         }
     }
     kernel
@@ -102,7 +102,7 @@ fn create_all(
             let kernel = Kernel::new(kernel);
             shadow::kernel_created(program, kernel, origin.clone(), is_of_twin);
             if let Some(key) = view.recorded {
-                Cache::get().record_kernel(driver, &key, kernel);
+                Cache::record_kernel(driver, &key, kernel);
             }
         }
     }

@@ -111,6 +111,23 @@ fn little_stack_is_used() {
     }
 }
 
+/// How much more of a stack it may take to create a kernel of a program that was missed.
+const MAX_OF_KERNEL: usize = 12 << 10;
+
+/// Drivers need a few KiB for it, so programs do it on threads that have few.
+#[test]
+fn a_kernel_is_created_on_little_stack() {
+    let sandbox = with_release(Driver::Stub).expect("the stub is built with the tests");
+    let run = |way| sandbox.client(way, &["stack", "1024", "created"]).ok();
+    let bare = run(Way::Bare);
+    for kind in ["miss", "hit"] {
+        let ran = run(Way::Cached);
+        assert_eq!(ran.stdout, bare.stdout, "{kind}: {}", ran.stderr);
+        let ours = used(&ran).0.saturating_sub(used(&bare).0);
+        assert!(ours <= MAX_OF_KERNEL, "{kind}: {ours} bytes of ours");
+    }
+}
+
 /// How far apart the sizes are that are tried, in KiB. The drivers' own use differs by less from run to run.
 const STEP: usize = 16;
 /// What our own work needs where the driver needs less, in KiB: our peak, and the frames of the application.

@@ -14,6 +14,8 @@ struct Work<'a> {
     session: &'a Session,
     how: &'a str,
     codes: Vec<i32>,
+    /// Of `created`: it was built before.
+    built: Option<cl::Handle>,
     /// An address of the frame that calls OpenCL.
     frame: usize,
 }
@@ -36,6 +38,10 @@ fn source(how: &str) -> String {
 fn work(work: &mut Work) {
     let here = 0u8;
     work.frame = std::ptr::from_ref(&here) as usize;
+    if let Some(program) = work.built {
+        let (kernel, code) = cl::kernel(program, "f");
+        return work.codes.extend([code, cl::release_kernel(kernel)]);
+    }
     let context = work.session.context;
     let (program, code) = cl::program(context, &source(work.how));
     work.codes.push(code);
@@ -83,7 +89,7 @@ extern "C" fn run(data: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// `stack KIB HOW`: the codes of the calls; on standard error how many bytes were used, and the address of a frame.
+/// `stack KIB HOW`, where `created` makes nothing but a kernel on the thread: the codes of the calls; on standard error how many bytes were used, and the address of a frame.
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let [size, how] = arguments else {
         return Err("stack KIB HOW".to_owned());
@@ -106,8 +112,14 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         session,
         how,
         codes: Vec::new(),
+        built: None,
         frame: 0,
     };
+    if how == "created" {
+        let (program, code) = cl::program(session.context, &source(how));
+        work.codes.extend([code, cl::build(program, Some("-DX=1"))]);
+        work.built = Some(program);
+    }
     // SAFETY: the thread is joined before what it uses goes.
     let created = unsafe {
         let mut attributes = std::mem::zeroed();
