@@ -1,9 +1,13 @@
 //! The first process of a system or container, with which all others end.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::process::{getpid, getppid};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{getpid, getppid, getsid};
 
 use crate::proc_file;
 
@@ -17,6 +21,53 @@ pub fn is_about_to_end_with_ours() -> bool {
 /// The shells that wait for every child, also one that others have left behind. fish waits for its own alone: as the first process it
 /// leaves the others as zombies, processes that have ended and still count (measured with 3.6.0).
 const WAITING_SHELLS: [&str; 6] = ["ash", "bash", "dash", "ksh", "sh", "zsh"];
+
+/// Programs that wait for every process that has lost its parent, beside shells.
+const INITS: [&str; 11] = [
+    "catatonit",
+    "dinit",
+    "docker-init",
+    "dumb-init",
+    "init",
+    "openrc-init",
+    "podman-init",
+    "runit",
+    "s6-svscan",
+    "systemd",
+    "tini",
+];
+
+/// Whether the first process waits for each process that has lost its parent. Others, as a server that is the first process of a container,
+/// leave it as a zombie, also where the parent is none of the container's.
+pub fn waits_for_orphans() -> bool {
+    /// That of the system itself (PROC_PID_INIT_INO in linux/proc_ns.h), which has an init.
+    const FIRST_NAMESPACE: &str = "pid:[4026531836]";
+    let is_first =
+        proc_file::own_link("ns/pid").is_ok_and(|link| link == Path::new(FIRST_NAMESPACE));
+    is_first || proc_file::read("/proc/1/cmdline").is_ok_and(|words| is_waiting(&words))
+}
+
+/// `words`: each with its NUL.
+fn is_waiting(words: &[u8]) -> bool {
+    let program = words.split(|byte| *byte == 0).next().and_then(program);
+    program.is_some_and(|program| INITS.contains(&program) || WAITING_SHELLS.contains(&program))
+}
+
+/// Whether the first process or that of the user's services has adopted this one, which has been started as one that nobody knows. The
+/// process that did that leads the session, and ends at once. Others that adopt processes, as supervisors do, wait for the end of each.
+pub fn is_adopted_by_init() -> bool {
+    /// Longer than it ever takes.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
+    let session = getsid(None).ok();
+    while session.is_some() && getppid() == session && Instant::now() < until {
+        sleep(Duration::from_millis(1));
+    }
+    getppid().is_some_and(|parent| {
+        let name = || proc_file::read(&format!("/proc/{}/comm", parent.as_raw_nonzero()));
+        parent.is_init() || name().is_ok_and(|name| name == b"systemd\n")
+    })
+}
 
 /// Whether somebody types in the first process. A shell is interactive if its arguments name no command and no file, and it reads from a
 /// terminal (sh(1p)).
@@ -41,13 +92,10 @@ fn has_terminal(status: &[u8]) -> bool {
 
 /// `words`: each with its NUL.
 fn is_shell_without_operands(words: &[u8]) -> bool {
-    let mut words = words
-        .split(|byte| *byte == 0)
-        .map(|word| std::str::from_utf8(word).unwrap_or_default());
-    let first = words.next().unwrap_or_default();
-    let first = Path::new(first.strip_prefix('-').unwrap_or(first)).file_name();
-    let first = first.and_then(OsStr::to_str);
+    let mut words = words.split(|byte| *byte == 0);
+    let first = words.next().and_then(program);
     let is_shell = first.is_some_and(|first| WAITING_SHELLS.contains(&first));
+    let mut words = words.map(|word| std::str::from_utf8(word).unwrap_or_default());
     let names_nothing = |word: &str| {
         let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
         word.is_empty()
@@ -55,6 +103,12 @@ fn is_shell_without_operands(words: &[u8]) -> bool {
             || letters.is_some_and(|letters| !letters.contains('c'))
     };
     is_shell && words.all(names_nothing)
+}
+
+/// The name of a program, by the first of its arguments. A shell has a dash in front of it if somebody has logged in.
+fn program(word: &[u8]) -> Option<&str> {
+    let word = word.strip_prefix(b"-").unwrap_or(word);
+    Path::new(OsStr::from_bytes(word)).file_name()?.to_str()
 }
 
 #[cfg(test)]
@@ -79,6 +133,27 @@ mod tests {
         ] {
             let found = is_shell_without_operands(words);
             assert_eq!(found, expected, "{}", String::from_utf8_lossy(words));
+        }
+    }
+
+    #[test]
+    fn a_first_process_that_waits_for_all_is_known_by_its_name() {
+        for (words, expected) in [
+            (&b"/sbin/init\0splash\0"[..], true),
+            (b"/usr/lib/systemd/systemd\0--system\0", true),
+            (b"/usr/bin/tini\0--\0python3\0", true),
+            (b"/bin/sh\0/entrypoint\0", true),
+            (b"-bash\0", true),
+            (b"sleep\0infinity\0", false),
+            (b"python3\0server.py\0", false),
+            (b"", false),
+        ] {
+            assert_eq!(
+                is_waiting(words),
+                expected,
+                "{}",
+                String::from_utf8_lossy(words)
+            );
         }
     }
 

@@ -18,7 +18,7 @@ use super::RUN_VARIABLE;
 use crate::companion;
 use crate::config::{self, Config, Name, ValueSource};
 use crate::driver::Driver;
-use crate::first_process::is_about_to_end_with_ours;
+use crate::first_process::{is_about_to_end_with_ours, waits_for_orphans};
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
 use crate::spawn_detached::{Program, Start};
@@ -40,6 +40,8 @@ pub const REMOTE_KEY: &str = "OCLCACHE_REMOTE_KEY";
 
 /// The option of `oclcache bake` for a baker in the background: nothing waits for it or reads its output.
 pub const DETACHED: &str = "--detached";
+/// The option for a baker that was asked for wherever it runs, also where a supervisor would wait for it.
+pub const ANYWHERE: &str = "--anywhere";
 /// The option of `oclcache bake` for a hit that is to be audited; its value is the key.
 pub const AUDIT: &str = "--audit=";
 /// The options of `oclcache bake` for settings. Two are handed over only where a variable of the program set them: it stands above the
@@ -167,6 +169,11 @@ pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
     if ends_all {
         return Some("it would be killed with the container or the service".into());
     }
+    if !waits_for_orphans() {
+        return Some(
+            "the first process of this container does not wait for others' children".into(),
+        );
+    }
     syscall_filters::are_own().then(|| "system calls are filtered".into())
 }
 
@@ -174,7 +181,9 @@ pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
 /// and some would turn the cache off.
 fn bake(command: Program, config: &Config, vendors: &OsStr) -> Result<Start, String> {
     let own = [command.path.clone().into(), "bake".into(), DETACHED.into()];
-    let arguments = own.into_iter().chain(handed(config, vendors)?).collect();
+    let is_asked_for = config.autobake() == Some(true);
+    let own = own.into_iter().chain(is_asked_for.then(|| ANYWHERE.into()));
+    let arguments = own.chain(handed(config, vendors)?).collect();
     let environment = env::vars_os().filter(|(name, _)| !is_removed(name));
     let start = Start::new(command, arguments, environment);
     start.ok_or("a setting or variable has a NUL".into())

@@ -36,6 +36,7 @@ use super::open::{directory, refuse_readonly, refused};
 use super::output::{print_json, say};
 use super::parse::parse_age;
 use super::worker::private_directory;
+use crate::first_process::is_adopted_by_init;
 use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::priority;
@@ -116,6 +117,9 @@ impl BakeArgs {
         if self.handed.detached {
             // Linux before 6.14 shows the number of a descriptor.
             let _ = set_name(c"oclcache");
+            if !self.handed.anywhere && !is_adopted_by_init() {
+                return Ok(ExitCode::SUCCESS);
+            }
             // Before anything is started: processes and threads inherit it. A person who asked for a bake waits for it.
             priority::lower();
         }

@@ -185,7 +185,7 @@ fn what_is_started_holds_nothing_of_the_program() {
         assert_eq!(lines(&found, "directory"), ["/"]);
         let cache = behind.sandbox.path("cache");
         let arguments = format!(
-            "--detached --dir {} --vendors {} --max-size 7M --min-free auto --max-age 0",
+            "--detached --anywhere --dir {} --vendors {} --max-size 7M --min-free auto --max-age 0",
             cache.display(),
             example("libspy.so").display()
         );
@@ -368,6 +368,39 @@ fn none_is_started_by_what_a_container_runs() {
             expected,
             "{setting} {script}"
         );
+    }
+}
+
+/// A server waits for its own children, and would leave ours as a zombie.
+#[test]
+fn none_is_started_below_a_first_process_that_is_no_init() {
+    let test = "what a server starts in a container";
+    let Some(behind) = Behind::new(test) else {
+        return;
+    };
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let can = Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        return skipped(format_args!("{test} (no process namespace)"));
+    }
+    let script =
+        "\"$0\" behind ignoring; for process in /proc/[0-9]*; do readlink $process/exe; done; true";
+    let command = behind.place.path().join("oclcache").display().to_string();
+    for (first, expected) in [
+        (&["sh", "-c", "\"$@\"; true", "sh"][..], true),
+        (&["timeout", "60"], false),
+    ] {
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let mut run = behind.sandbox.command(Way::Cached, unshare[0]);
+        run.args(&unshare[1..]).args(first);
+        run.args(["sh", "-c", script]).arg(example("client"));
+        run.env("OCLCACHE_AUTOBAKE", "auto");
+        let ran = behind.sandbox.run(&mut run).ok();
+        assert!(ran.stdout.starts_with(BUILT), "{}", ran.stderr);
+        assert_eq!(ran.stdout.contains(&command), expected, "{first:?}");
     }
 }
 

@@ -15,6 +15,9 @@ pub struct WorkerArgs {
     /// No process waits for this one or reads its messages
     #[arg(long, hide = true)]
     pub detached: bool,
+    /// Whoever adopts it
+    #[arg(long, hide = true)]
+    pub anywhere: bool,
     #[arg(long, hide = true)]
     dir: Option<OsString>,
     #[arg(long, hide = true)]
