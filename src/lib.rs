@@ -89,9 +89,10 @@
 //! - `companion`: finds the programs that belong to this library.
 //! - `peer_credentials`: who is at the other end of a Unix socket.
 //! - `spawn_detached`: starts a process that is not a child of the application.
+//! - `standard_error`: writes to the standard error of the application.
 //! - `first_process`: the process with which a system or container ends.
-//! - `fork_generation`: tells a forked child from its parent.
 //! - `syscall_filters`: which system calls would kill a thread, as far as it can be told.
+//! - `fork_generation`: tells a forked child from its parent.
 //! - `cli`: the `oclcache` command.
 
 #[global_allocator]
@@ -133,6 +134,7 @@ pub mod remote;
 mod reserve;
 mod shadow;
 mod spawn_detached;
+mod standard_error;
 mod stop;
 mod store;
 mod syscall_filters;

@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::guarded_file::GuardedFile;
-use crate::{linker_lock, own_threads};
+use crate::{linker_lock, own_threads, standard_error};
 
 /// Whether a text is a filter of the log: a level, a list of targets, or nothing.
 pub fn is_filter(filter: &str) -> bool {
@@ -114,12 +114,12 @@ impl<S: tracing::Subscriber> Layer<S> for WhileThreadLives {
     }
 }
 
-/// Standard error without a lock, for which a child that is forked meanwhile would wait. Writes a line at once.
+/// Writes a line to standard error at once.
 struct StandardError;
 
 impl io::Write for StandardError {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::io::write(rustix::stdio::stderr(), bytes)?)
+        standard_error::write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //! checked.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -177,4 +178,55 @@ fn the_first_process_of_a_new_namespace_is_the_programs() {
     };
     run("");
     run("redis://127.0.0.1:1");
+}
+
+/// What it is told goes nowhere, and raises no signal.
+#[test]
+fn a_log_that_cannot_be_written_ends_no_program() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_LOG", "debug");
+    let file = sandbox.path("log").display().to_string();
+    for arguments in [vec!["behind", "unread"], vec!["behind", "cut", &file]] {
+        for kind in ["miss", "another"] {
+            let ran = sandbox.client(Way::Cached, &arguments);
+            let what = format!("{arguments:?}, {kind}: {:?}", ran.signal);
+            assert_eq!((ran.code, &*ran.stdout), (Some(0), BUILT), "{what}");
+        }
+    }
+}
+
+/// A supervisor that adopts processes waits for the end of each.
+#[test]
+#[allow(unsafe_code)] // the attribute has no safe interface
+fn a_baker_that_a_supervisor_adopts_ends_at_once() {
+    let real = Path::new(env!("CARGO_BIN_EXE_oclcache"));
+    let Some(behind) = Behind::with("bakers that a supervisor adopts", real) else {
+        return;
+    };
+    // It goes on until no baker is left, since who comes after it would adopt that.
+    let script = "\"$0\" behind ignoring; left=1; while [ $left = 1 ]; do left=0; \
+        for process in /proc/[0-9]*; do [ $process/exe -ef \"$1\" ] && left=1; done; done; true";
+    for (setting, builds) in [("auto", 1), ("1", 0)] {
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let run = || {
+            let mut command = behind.sandbox.command(Way::Cached, "sh");
+            command.args(["-c", script]).arg(example("client"));
+            command.arg(behind.place.path().join("oclcache"));
+            command.env("OCLCACHE_AUTOBAKE", setting);
+            let adopt = || {
+                // SAFETY: of the new process.
+                match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            };
+            // SAFETY: one system call.
+            unsafe { command.pre_exec(adopt) };
+            behind.sandbox.run(&mut command).ok()
+        };
+        run();
+        let again = run();
+        assert_eq!(again.source_builds(), builds, "{setting}: {}", again.stderr);
+        behind.ended();
+    }
 }
