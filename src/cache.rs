@@ -99,6 +99,9 @@ pub use crate::store::stats::RUN_VARIABLE;
 // unused.
 static CACHE: OnceBox<Cache> = OnceBox::new();
 
+/// The settings of the process, from when a loader first called this library.
+static SETTINGS: OnceBox<Config> = OnceBox::new();
+
 /// The cache of this process.
 pub struct Cache {
     config: Config,
@@ -129,6 +132,12 @@ pub struct BuildCall {
     pub notify: NotifyTarget,
     /// Whether only the driver can judge the arguments: a count without a list, data without a callback, a NULL device.
     pub odd: bool,
+}
+
+/// Tells the cache its settings, before it is opened. Otherwise it would read the environment at the first build, while another thread of
+/// the program may change it: the C library then reads memory that it has freed.
+pub fn set_up(config: &Config) {
+    SETTINGS.get_or_init(|| Box::new(config.clone()));
 }
 
 /// Announces the process to `oclcache run`, if that started the process.
@@ -308,7 +317,8 @@ impl Cache {
     pub fn get() -> &'static Cache {
         CACHE.get_or_init(|| {
             let switch = SiteSwitch::new();
-            Box::new(Cache::open(Config::read(), switch))
+            let config = SETTINGS.get().cloned().unwrap_or_else(Config::read);
+            Box::new(Cache::open(config, switch))
         })
     }
 

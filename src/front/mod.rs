@@ -64,6 +64,7 @@ fn open() -> Option<&'static Config> {
             driver::remember_start();
             // Drivers read it as early.
             let _ = program_name();
+            cache::set_up(&config);
             cache::announce();
         }
         Some(config)

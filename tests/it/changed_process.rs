@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::autobake::{BUILT, Behind};
 use crate::process::behind_filter_with;
-use crate::support::{Ran, Sandbox, Way, copy_program, example, is_root, skipped};
+use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example, is_root, skipped};
 
 /// Whether this user can have a new namespace of this kind.
 fn has_namespace(kind: &str) -> bool {
@@ -99,7 +99,7 @@ fn only_the_command_that_was_checked_is_started() {
     };
     let command = behind.place.path().join("oclcache");
     let other = behind.place.path().join("other");
-    copy_program(&example("client"), &other);
+    copy_program(example("client"), &other);
     let [old, new] = [&command, &other].map(|path| path.display().to_string());
     for (arguments, expected) in [
         (vec!["behind", "ignoring"], 1),
@@ -159,7 +159,7 @@ fn the_first_process_of_a_new_namespace_is_the_programs() {
         return;
     };
     copy_program(
-        &example("client"),
+        example("client"),
         &behind.place.path().join("oclcache-remote"),
     );
     let run = |remote| {
@@ -229,4 +229,15 @@ fn a_baker_that_a_supervisor_adopts_ends_at_once() {
         assert_eq!(again.source_builds(), builds, "{setting}: {}", again.stderr);
         behind.ended();
     }
+}
+
+/// Nothing of the environment is read for them at the first build, when another thread may change it.
+#[test]
+fn the_settings_are_those_of_the_first_call() {
+    let sandbox = Sandbox::stub();
+    let source = sandbox.write("kernel.cl", SOURCE).display().to_string();
+    let steps = ["set", "OCLCACHE_READONLY", "1", "build", &source];
+    let arguments = [&["moments", "devices", "context"][..], &steps].concat();
+    let ran = sandbox.client(Way::Cached, &arguments).ok();
+    assert_eq!(sandbox.entries().len(), 1, "{}", ran.stderr);
 }
