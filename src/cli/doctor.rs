@@ -32,9 +32,9 @@ use super::failure::Failure;
 use super::interrupt::Interrupt;
 use super::library;
 use super::output::{print, print_json, say};
-use super::probe::prober::{ProbeTarget, Prober};
+use super::probe::prober::{LONGER, ProbeTarget, Prober};
 use super::probe::worker::ProbeBuilds;
-use super::probe::{self, LIMIT, ProbedLibrary};
+use super::probe::{self, Harm, LIMIT, ProbedLibrary};
 use super::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, script_name};
 use crate::log::path;
@@ -93,10 +93,7 @@ impl DoctorArgs {
                 .run(wanted.as_deref(), limit, self.json, &interrupt);
         }
         let bar = ProgressBar::new_spinner();
-        let prober = Prober {
-            limit: self.timeout.unwrap_or(LIMIT),
-            stop: interrupt.flag(),
-        };
+        let prober = Prober::new(self.timeout, interrupt.flag());
         let mut report = DoctorReport::default();
         let config = Config::read();
         if let [program, arguments @ ..] = self.program.as_slice() {
@@ -240,7 +237,13 @@ fn examine_library(
         ProbedLibrary::Driver { .. } => {
             report.wrong(ABOUT, format!("{shown} is a driver, not oclcache"), again())
         }
-        ProbedLibrary::Broken(why, _) => report.wrong(ABOUT, format!("{shown}: {why}"), again()),
+        ProbedLibrary::Broken(why, harm) => {
+            let fix = match harm {
+                Harm::Unknown => Fix::words(LONGER),
+                Harm::Left | Harm::Fatal => again(),
+            };
+            report.wrong(ABOUT, format!("{shown}: {why}"), fix);
+        }
     }
     Ok(None)
 }

@@ -27,8 +27,19 @@ pub enum ProbedLibrary {
         /// Loaders with ICD 2.0 call it through their own tables.
         stays_tagged: bool,
     },
-    /// Why it cannot be used, and whether it ends every program that loads it.
-    Broken(String, bool),
+    /// Why it cannot be used, and how bad that is.
+    Broken(String, Harm),
+}
+
+/// What a library that cannot be used does to programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Loaders go on without it.
+    Left,
+    /// It ends every program that loads it, or keeps it waiting.
+    Fatal,
+    /// Nobody knows: it has not answered within the time that the user has chosen.
+    Unknown,
 }
 
 /// Finds out what a library is.
@@ -56,14 +67,18 @@ pub fn library(library: &Path, prober: &Prober, kept: &PrivateDirectory) -> Prob
                     return ProbedLibrary::Us(copy);
                 }
             }
-            ProbeMessage::Failed(why) => return ProbedLibrary::Broken(why, false),
+            ProbeMessage::Failed(why) => return ProbedLibrary::Broken(why, Harm::Left),
             _ => {}
         }
     }
     let why = probed
         .silence
         .unwrap_or_else(|| "it gives no answer".to_owned());
-    ProbedLibrary::Broken(why, true)
+    let harm = match probed.is_cut_short {
+        true => Harm::Unknown,
+        false => Harm::Fatal,
+    };
+    ProbedLibrary::Broken(why, harm)
 }
 
 /// What the loader supports.
@@ -138,7 +153,7 @@ pub struct Machine {
 /// The private directory cannot be made.
 pub fn machine(stop: &AtomicBool) -> std::io::Result<Machine> {
     let kept = PrivateDirectory::new()?;
-    let prober = Prober { limit: LIMIT, stop };
+    let prober = Prober::new(None, stop);
     let probed = prober.probe(&ProbeTarget::Shell, ProbeBuilds::None, &kept);
     let Some((_, features)) = loader(&probed) else {
         return Ok(Machine::default());
@@ -162,10 +177,7 @@ pub fn machine(stop: &AtomicBool) -> std::io::Result<Machine> {
 /// Whether a library is a copy of ours.
 pub fn is_ours(library: &Path) -> bool {
     let stop = AtomicBool::new(false);
-    let prober = Prober {
-        limit: LIMIT,
-        stop: &stop,
-    };
+    let prober = Prober::new(None, &stop);
     PrivateDirectory::new()
         .is_ok_and(|kept| matches!(self::library(library, &prober, &kept), ProbedLibrary::Us(_)))
 }

@@ -7,7 +7,7 @@ use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::open::usable_store;
 use crate::cli::output::seconds;
-use crate::cli::probe::prober::{ProbeOutput, ProbeTarget, Prober, private_cache};
+use crate::cli::probe::prober::{LONGER, ProbeOutput, ProbeTarget, Prober, private_cache};
 use crate::cli::probe::worker::{ProbeBuild, ProbeBuilds, ProbeMessage};
 use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::Config;
@@ -54,6 +54,11 @@ fn examine_driver(
         })
     };
     if let Some(why) = built(&cold).or_else(|| built(&warm)) {
+        if cold.is_cut_short || warm.is_cut_short {
+            let text = format!("the driver of {}: {why}", path(&one.place));
+            report.wrong(ABOUT, text, Fix::words(LONGER));
+            return Ok(());
+        }
         let bare = prober.probe(&ProbeTarget::Bare { driver }, ProbeBuilds::All, &kept);
         blame(one, &why, built(&bare), report);
         return Ok(());

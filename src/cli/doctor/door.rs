@@ -9,9 +9,9 @@ use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
 use crate::cli::home;
 use crate::cli::library::{is_of_python_package, typed};
-use crate::cli::probe::prober::{ProbeOutput, Prober};
+use crate::cli::probe::prober::{LONGER, ProbeOutput, Prober};
 use crate::cli::probe::worker::{ListedDriver, OurCopy, ProbeMessage};
-use crate::cli::probe::{self, Features, LAYER_DIRECTORY, ProbedLibrary};
+use crate::cli::probe::{self, Features, Harm, LAYER_DIRECTORY, ProbedLibrary};
 use crate::cli::worker::private_directory::PrivateDirectory;
 
 use crate::cache::RUN_VARIABLE;
@@ -92,8 +92,12 @@ pub fn examine(known: &Known, prober: &Prober, kept: &PrivateDirectory, report: 
     if let Some(why) = &known.probed.silence
         && !known.probed.messages.iter().any(lists)
     {
-        let words =
-            "see the findings about drivers; until then set OCL_ICD_VENDORS to a driver that works";
+        let words = match known.probed.is_cut_short {
+            true => LONGER,
+            false => {
+                "see the findings about drivers; until then set OCL_ICD_VENDORS to a driver that works"
+            }
+        };
         let text = format!("a program that lists the platforms fails: {why}");
         return report.wrong(ABOUT, text, Fix::words(words));
     }
@@ -255,16 +259,16 @@ fn examine_layers(
         ProbedLibrary::Us(copy) => accepts(features, layer, &copy, report),
         // A layer of somebody else's.
         ProbedLibrary::Driver { .. } => false,
-        ProbedLibrary::Broken(why, is_fatal) => {
-            if is_fatal || is_named_as_us(&layer.library) {
+        ProbedLibrary::Broken(why, harm) => {
+            let fix = match harm {
+                Harm::Unknown => Fix::words(LONGER),
+                Harm::Left | Harm::Fatal => layer
+                    .removal()
+                    .because("remove it, or put the library there"),
+            };
+            if harm != Harm::Left || is_named_as_us(&layer.library) {
                 let text = format!("{} names {}: {why}", layer.place(), path(&layer.library));
-                report.wrong(
-                    ABOUT,
-                    text,
-                    layer
-                        .removal()
-                        .because("remove it, or put the library there"),
-                );
+                report.wrong(ABOUT, text, fix);
             }
             false
         }

@@ -11,9 +11,9 @@ use super::settings::{policy, unset};
 use crate::cli::entry_filter::is_driver;
 use crate::cli::library::typed;
 use crate::cli::output::plural;
-use crate::cli::probe::prober::Prober;
+use crate::cli::probe::prober::{LONGER, Prober};
 use crate::cli::probe::worker::ProbedPlatform;
-use crate::cli::probe::{self, Features, ProbedLibrary};
+use crate::cli::probe::{self, Features, Harm, ProbedLibrary};
 use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name, is_named_as_us};
@@ -188,21 +188,25 @@ fn tell(
         ProbedLibrary::Broken(..) if is_gone(library) || is_of_other_architecture(library) => {
             return;
         }
+        ProbedLibrary::Broken(why, Harm::Unknown) => {
+            let text = format!("{shown} names {}: {why}", path(library));
+            return report.wrong(ABOUT, text, Fix::words(LONGER));
+        }
         ProbedLibrary::Broken(why, _) if is_named_as_us(library) => {
             let text = format!("{shown} registers oclcache as {}: {why}", path(library));
             let words = format!("register it again with `{} install`, or remove it", typed());
             return report.wrong("programs", text, removal(place, &words));
         }
-        ProbedLibrary::Broken(why, is_fatal) => {
+        ProbedLibrary::Broken(why, harm) => {
             let text = format!("{shown} names {}: {why}", path(library));
             let fix = removal(place, "install the driver's package again, or remove it");
-            return match is_fatal {
-                true => report.wrong(
+            return match harm {
+                Harm::Left => report.doubtful(ABOUT, text, fix),
+                _ => report.wrong(
                     ABOUT,
                     format!("{text}; every OpenCL program fails the same way"),
                     fix,
                 ),
-                false => report.doubtful(ABOUT, text, fix),
             };
         }
         ProbedLibrary::Driver {

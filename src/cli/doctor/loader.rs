@@ -1,7 +1,7 @@
 //! Checks the loader that programs get, and reports what it supports.
 
 use super::report::{DoctorReport, Fix};
-use crate::cli::probe::prober::ProbeOutput;
+use crate::cli::probe::prober::{LONGER, ProbeOutput};
 use crate::cli::probe::worker::ProbeMessage;
 use crate::cli::probe::{self, Features};
 use crate::log::path;
@@ -22,9 +22,12 @@ pub fn examine(probed: &ProbeOutput, report: &mut DoctorReport) -> Option<Featur
         let why = why
             .or(probed.silence.as_deref())
             .unwrap_or("the reason is unknown");
-        let fix = Fix::words(
-            "install a loader (ocl-icd-libopencl1 in Debian and Ubuntu), and check that LD_LIBRARY_PATH names no broken one",
-        );
+        let fix = Fix::words(match probed.is_cut_short {
+            true => LONGER,
+            false => {
+                "install a loader (ocl-icd-libopencl1 in Debian and Ubuntu), and check that LD_LIBRARY_PATH names no broken one"
+            }
+        });
         report.wrong(
             ABOUT,
             format!("no program can load libOpenCL.so.1: {why}"),

@@ -11,6 +11,7 @@ use super::super::other_caches::table::{CACHES, Cold};
 use super::super::vendors::{LOADER_VARIABLES, vendors_directory};
 use super::super::worker::private_directory::PrivateDirectory;
 use super::super::worker::process::{NoAnswer, Worker};
+use super::LIMIT;
 use super::worker::{ProbeBuilds, ProbeMessage};
 use crate::cache::RUN_VARIABLE;
 use crate::config;
@@ -56,6 +57,17 @@ pub struct ProbeOutput {
     pub messages: Vec<ProbeMessage>,
     /// Why there are no more messages: it crashed or hangs.
     pub silence: Option<String>,
+    /// It was given up after the time that the user has chosen, which may be too short.
+    pub is_cut_short: bool,
+}
+
+/// What to do about a probe that was cut short.
+pub const LONGER: &str = "try a longer `--timeout`";
+
+/// Why a probe gives no more messages.
+struct Silence {
+    why: String,
+    is_cut_short: bool,
 }
 
 /// Has a command use the cache in `kept`, and count in `root`. Returns `root`.
@@ -110,12 +122,23 @@ fn other(error: StoreError) -> io::Error {
 /// Starts probes.
 pub struct Prober<'a> {
     /// How long a probe may take for one message.
-    pub limit: Duration,
+    limit: Duration,
+    /// The user has chosen this time.
+    is_limit_chosen: bool,
     /// Set when the user has interrupted the work.
-    pub stop: &'a AtomicBool,
+    stop: &'a AtomicBool,
 }
 
-impl Prober<'_> {
+impl<'a> Prober<'a> {
+    /// `chosen`: how long the user lets a probe take for one message.
+    pub fn new(chosen: Option<Duration>, stop: &'a AtomicBool) -> Prober<'a> {
+        Prober {
+            limit: chosen.unwrap_or(LIMIT),
+            is_limit_chosen: chosen.is_some(),
+            stop,
+        }
+    }
+
     /// Runs a probe. `kept` holds the cache, which several probes may share.
     pub fn probe(
         &self,
@@ -132,10 +155,22 @@ impl Prober<'_> {
                 None
             }
         };
-        ProbeOutput { messages, silence }
+        let is_cut_short = silence.as_ref().is_some_and(|silence| silence.is_cut_short);
+        let silence = silence.map(|silence| silence.why);
+        ProbeOutput {
+            messages,
+            silence,
+            is_cut_short,
+        }
     }
 
-    fn listen(&self, mut worker: Worker, messages: &mut Vec<ProbeMessage>) -> Option<String> {
+    fn listen(&self, mut worker: Worker, messages: &mut Vec<ProbeMessage>) -> Option<Silence> {
+        let silence = |why: String| {
+            Some(Silence {
+                why,
+                is_cut_short: false,
+            })
+        };
         loop {
             match worker.answer(self.limit, self.stop) {
                 Ok(line) => match serde_json::from_str(&line) {
@@ -146,13 +181,19 @@ impl Prober<'_> {
                     Ok(one) => messages.push(one),
                     Err(_) => {
                         worker.kill();
-                        return Some("its answer is invalid".to_owned());
+                        return silence("its answer is invalid".to_owned());
                     }
                 },
-                Err(silence @ NoAnswer::TooLong) => {
-                    return Some(format!("it hangs: {}", silence.words(self.limit)));
+                Err(slow @ NoAnswer::TooLong) if self.is_limit_chosen => {
+                    return Some(Silence {
+                        why: format!("no answer: {}", slow.words(self.limit)),
+                        is_cut_short: true,
+                    });
                 }
-                Err(silence) => return Some(silence.words(self.limit)),
+                Err(slow @ NoAnswer::TooLong) => {
+                    return silence(format!("it hangs: {}", slow.words(self.limit)));
+                }
+                Err(ended) => return silence(ended.words(self.limit)),
             }
         }
     }
