@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
-use super::open::{directory_or_why, tiers};
+use super::open::{directory_or_why, say_complaints, tiers};
 use super::output::{print, print_json, say};
 use super::remote;
 use crate::cache::behavior;
@@ -133,6 +133,7 @@ fn setting_as_json(config: &Config, setting: &Setting) -> Value {
 
 fn get(key: &SettingName, json: bool) -> Result<ExitCode, Failure> {
     let config = Config::read();
+    say_complaints(&config);
     let value = match key {
         SettingName::Setting(setting) if json => {
             return print_json(&setting_as_json(&config, setting));
@@ -312,9 +313,7 @@ fn show(json: bool) -> Result<ExitCode, Failure> {
     if json {
         return print_json(&all_as_json(&config));
     }
-    for complaint in &config.complaints {
-        say(&format!("oclcache: {complaint}"));
-    }
+    say_complaints(&config);
     let opened = match config.directory() {
         Ok(directory) => Store::open_existing(&directory),
         Err(_) => Ok(None), // shown below

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use super::output::quoted;
+use super::output::{quoted, say};
 use crate::config::Config;
 use crate::log::path;
 use crate::store::Store;
@@ -76,6 +76,13 @@ pub fn refused(undone: &str, setting: &str) -> Failure {
     Failure::new(format_args!(
         "{undone}: `{setting}` is set; run `oclcache config` to see where"
     ))
+}
+
+/// Says what is wrong with the configuration files: the library ignores them silently.
+pub fn say_complaints(config: &Config) {
+    for complaint in &config.complaints {
+        say(&format!("oclcache: {complaint}"));
+    }
 }
 
 /// The store of the configured directory, if there is one that can be opened.

@@ -19,7 +19,7 @@ use super::bake::names;
 use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
-use super::open::usable_store;
+use super::open::{say_complaints, usable_store};
 use super::output::{plural, say, seconds};
 use super::own_caches::OwnCaches;
 use super::remote::RunSharing;
@@ -66,6 +66,11 @@ impl RunArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
         refuse_option(&self.command[0])?;
         let config = Config::read();
+        // A run inside another one leaves what it compiled to that.
+        let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
+        if is_outer && !self.quiet {
+            say_complaints(&config);
+        }
         if self.cold && config.must_hit() {
             return Err(Failure::usage(
                 "`--cold` has everything compiled, and `must_hit` allows nothing to be; set OCLCACHE_MUST_HIT=0 for a cold run",
@@ -99,8 +104,6 @@ impl RunArgs {
             program.env("OCLCACHE_VENDORS", vendors);
         }
         program.env_remove(REMOTE_KEY);
-        // A run inside another one leaves what it compiled to that.
-        let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
         let may_start =
             is_outer && autobake::refusal(&config, is_about_to_end_with_ours()).is_none();
         let known = || match usable_store(&config) {

@@ -1,6 +1,8 @@
 //! The configuration file: `config get`, `set` and `unset` change one line and nothing else, rules hold for their program, and
 //! what is wrong is said.
 
+mod broken_files;
+
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
