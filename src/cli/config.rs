@@ -16,6 +16,7 @@ use super::failure::Failure;
 use super::open::{directory_or_why, say_complaints, tiers};
 use super::output::{print, print_json, say};
 use super::remote;
+use super::replace_file::is_writable;
 use crate::cache::behavior;
 use crate::cache::policy::decide;
 use crate::config::{
@@ -167,8 +168,15 @@ fn get(key: &SettingName, json: bool) -> Result<ExitCode, Failure> {
 /// The file to write.
 fn file(system: bool) -> Result<PathBuf, Failure> {
     if system {
-        return of_system()
-            .ok_or_else(|| Failure::new("this build has no system configuration file"));
+        let file = of_system()
+            .ok_or_else(|| Failure::new("this build has no system configuration file"))?;
+        return match may_write(&file) {
+            true => Ok(file),
+            false => Err(Failure::new(format_args!(
+                "only root can write `{}`; run this with `sudo`, or leave out `--system`",
+                path(&file)
+            ))),
+        };
     }
     let directory = |name| {
         let value = std::env::var_os(name).map(PathBuf::from);
@@ -179,6 +187,12 @@ fn file(system: bool) -> Result<PathBuf, Failure> {
             "the place of the user's configuration file is unknown; set HOME or XDG_CONFIG_HOME, or write the system's with --system",
         )
     })
+}
+
+/// Whether this user may write a file of the system, or make it. Root's failures are told by the editor.
+fn may_write(file: &Path) -> bool {
+    let there = file.ancestors().skip(1).find(|place| place.exists());
+    rustix::process::geteuid().is_root() || there.is_none_or(is_writable)
 }
 
 fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failure> {

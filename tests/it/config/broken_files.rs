@@ -1,9 +1,11 @@
 //! Configuration files that cannot be read or written are told by the verbs that a user would try first.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 
-use super::{config, file};
-use crate::support::{SOURCE, Sandbox, Way, example};
+use super::{NOBODY, config, file};
+use crate::support::{SOURCE, Sandbox, Way, example, is_root, plain_command, skipped};
 
 #[test]
 fn a_file_that_cannot_be_read_is_told_by_run_and_get() {
@@ -28,5 +30,23 @@ fn a_file_that_cannot_be_read_is_told_by_run_and_get() {
         assert_eq!(run(&["--quiet"]), "");
         let ran = config(&sandbox, &["get", "max_size"]).ok();
         assert_eq!((told(&ran.stderr), ran.stdout.as_str()), (1, "5Gi\n"));
+    }
+}
+
+#[test]
+fn who_may_not_write_the_systems_file_is_told_to_use_sudo() {
+    if !is_root() {
+        return skipped("the system's file by another user (not root)");
+    }
+    let sandbox = Sandbox::stub();
+    let command = sandbox.installed();
+    let open = PermissionsExt::from_mode(0o755);
+    fs::set_permissions(sandbox.path(""), open).expect("changed");
+    for arguments in [&["set", "verify", "1"][..], &["unset", "verify"]] {
+        let mut command = plain_command(&command);
+        command.arg("config").args(arguments).arg("--system");
+        let ran = sandbox.run(command.uid(NOBODY).gid(NOBODY));
+        let words = "oclcache: only root can write `/etc/oclcache/config.toml`; run this with `sudo`, or leave out `--system`\n";
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), words));
     }
 }
