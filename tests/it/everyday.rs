@@ -381,7 +381,7 @@ fn the_counters_are_openmetrics_for_machines() {
         if name.starts_with("oclcache_builds_total{outcome=\"hit\"") {
             hits += value as u64;
         }
-        if name.starts_with("oclcache_compilation_avoided_seconds_total") {
+        if name.starts_with("oclcache_compile_served_seconds_total") {
             seconds += value;
         }
     }

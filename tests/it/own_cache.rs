@@ -145,7 +145,7 @@ fn monitoring_has_a_counter_that_never_falls_and_what_was_saved() {
     let sums = || {
         let shown = sandbox.oclcache(&["stats", "--openmetrics"]).ok().stdout;
         [
-            "oclcache_compilation_avoided_seconds_total{",
+            "oclcache_compile_served_seconds_total{",
             "oclcache_saved_seconds{",
         ]
         .map(|name| {

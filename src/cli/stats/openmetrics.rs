@@ -68,7 +68,7 @@ pub fn render(mut all: CacheSummary) -> String {
     }
     for (name, help, nanoseconds) in [
         (
-            "oclcache_compilation_avoided_seconds",
+            "oclcache_compile_served_seconds",
             "Compile time of the entries served, less the time to load them.",
             (|totals: &Totals| totals.get(Counter::SavedNs)) as fn(&Totals) -> u64,
         ),
