@@ -140,6 +140,9 @@ impl BakeArgs {
         let audited: Vec<Key> = (self.audit.iter())
             .map(|digits| Key::from_hex(digits).map_or_else(|| find_key(&store, digits), Ok))
             .collect::<Result<_, _>>()?;
+        if !self.json {
+            self.filter.say_unknown_driver(&store)?;
+        }
         let interrupt = Interrupt::listen()?;
         let mut lock = match self.lock(&store, &interrupt)? {
             LockAttempt::Taken => {

@@ -9,10 +9,10 @@ use super::output::say;
 use super::parse::{Since, parse_age, parse_since};
 use crate::driver::profile;
 use crate::log::text;
-use crate::store::Store;
 use crate::store::directory::FileFacts;
 use crate::store::heads::EntryHead;
 use crate::store::journal::now_ms;
+use crate::store::{Store, StoreError};
 
 /// Which entries.
 #[derive(Args, Clone, Debug, Default)]
@@ -47,6 +47,33 @@ impl KnownNames {
         };
         count(&mut self.programs, &head.executable);
         count(&mut self.drivers, &head.driver_family);
+    }
+
+    /// The names of all entries of a store.
+    ///
+    /// # Errors
+    /// The store cannot be listed.
+    pub fn of_all(store: &Store) -> Result<KnownNames, StoreError> {
+        let mut known = KnownNames::default();
+        let metas = store.entries()?.into_iter();
+        for meta in metas.filter_map(|(key, _)| store.read_meta(&key)) {
+            known.add(&EntryHead::of(meta));
+        }
+        Ok(known)
+    }
+
+    /// Lists the names that there are if no entry has the one that is asked for, as the filters compare them.
+    pub fn say_unknown(&self, program: Option<&str>, driver: Option<&str>) {
+        if let Some(name) = program
+            && !self.programs.contains_key(name)
+        {
+            say_known_names("program", name, &self.programs);
+        }
+        if let Some(name) = driver
+            && !self.drivers.keys().any(|known| is_driver(known, name))
+        {
+            say_known_names("driver", name, &self.drivers);
+        }
     }
 
     /// Adds the names of others.
@@ -101,19 +128,7 @@ impl EntryFilter {
 
     /// Lists the names that there are if no entry has the one that is asked for.
     pub fn say_unknown_names(&self, known: &KnownNames) {
-        if let Some(name) = &self.program
-            && !known
-                .programs
-                .keys()
-                .any(|known| known.eq_ignore_ascii_case(name))
-        {
-            say_known_names("program", name, &known.programs);
-        }
-        if let Some(name) = &self.driver
-            && !known.drivers.keys().any(|known| is_driver(known, name))
-        {
-            say_known_names("driver", name, &known.drivers);
-        }
+        known.say_unknown(self.program.as_deref(), self.driver.as_deref());
     }
 }
 

@@ -92,6 +92,7 @@ impl ExportArgs {
             ));
         }
         if chosen.listed.is_empty() {
+            self.filter.say_unknown_names(&store)?;
             let is_left_out = !chosen.left_out.is_empty() || chosen.damaged > 0;
             return Err(Failure::new(match is_left_out {
                 true => "there is nothing to export: every entry that matches was left out",

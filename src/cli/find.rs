@@ -22,17 +22,15 @@ pub fn choose_key(
     digits: &str,
     verb: &str,
 ) -> Result<Key, Failure> {
-    let valid = !digits.is_empty()
-        && digits
-            .bytes()
-            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     let shown = crate::log::text(digits.as_bytes());
+    let digits = digits.to_ascii_lowercase();
+    let valid = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !valid {
         return Err(Failure::no_such_entry(format_args!(
             "`{shown}` is not a key: keys are hexadecimal digits; run `oclcache {verb}` to list them"
         )));
     }
-    let keys: Vec<Key> = keys.filter(|key| key.hex().starts_with(digits)).collect();
+    let keys: Vec<Key> = keys.filter(|key| key.hex().starts_with(&digits)).collect();
     match keys.as_slice() {
         [key] => Ok(*key),
         [] => Err(Failure::no_such_entry(format_args!(

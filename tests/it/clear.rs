@@ -53,6 +53,36 @@ fn a_read_only_cache_is_neither_emptied_nor_shrunk_nor_are_its_counters_reset() 
 }
 
 #[test]
+fn names_that_no_entry_has_are_told_by_each_verb_and_keys_have_no_case() {
+    let sandbox = filled();
+    let ran = |arguments: &[&str]| sandbox.oclcache(arguments);
+    let list = ran(&["list"]).ok().stdout;
+    let key = keys(&list)[0].to_uppercase();
+    ran(&["show", &key]).ok();
+    for (arguments, code, words) in [
+        (
+            &["list", "--program", "CLIENT"][..],
+            0,
+            "no entry is of the program `CLIENT`; there are entries of client (2), other (1)",
+        ),
+        (
+            &["bake", "--driver", "nosuch"],
+            0,
+            "no entry is of the driver `nosuch`; there are entries of unknown (3)",
+        ),
+        (
+            &["export", "--driver", "nosuch", "-", "--dry-run"],
+            1,
+            "no entry is of the driver `nosuch`; there are entries of unknown (3)",
+        ),
+    ] {
+        let ran = ran(arguments);
+        let is_told = ran.stderr.contains(words);
+        assert_eq!((ran.code, is_told), (Some(code), true), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn an_entry_goes_that_all_of_what_was_said_is_true_of() {
     let sandbox = filled();
     for arguments in [

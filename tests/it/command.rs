@@ -180,7 +180,6 @@ fn no_key_leads_out_of_the_cache() {
         "zz",
         &long,
         &longer,
-        &key.to_uppercase(),
         "\x1b[2J\nforged",
         "ab\u{202e}",
         "00000000",

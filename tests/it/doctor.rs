@@ -245,6 +245,11 @@ fn only_the_drivers_that_are_asked_for_are_told_of() {
         none.len() == 1 && none[0].contains("no driver of that name"),
         "{none:?}"
     );
+    let none = world
+        .shell("", &["--no-build", "--driver", "nvidia"])
+        .stdout;
+    let words = "-> there are these drivers: unknown\n";
+    assert!(none.contains(words), "{none}");
 }
 
 #[test]

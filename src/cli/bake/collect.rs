@@ -10,7 +10,7 @@ use clap::Args;
 use super::headers;
 use super::order::sort_by_use;
 use super::replayer::BakeTask;
-use crate::cli::entry_filter::is_driver;
+use crate::cli::entry_filter::{KnownNames, is_driver};
 use crate::cli::failure::Failure;
 use crate::cli::recipe_environment::{self, VariableMap};
 use crate::cli::worker::confinement::{self, KEPT};
@@ -21,7 +21,7 @@ use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
 use crate::store::entry::Meta;
 use crate::store::tier::Tier;
-use crate::store::{Lookup, Store};
+use crate::store::{Lookup, Store, StoreError};
 use crate::trust;
 
 /// Which recipes are compiled.
@@ -42,6 +42,17 @@ pub struct BakeFilter {
 }
 
 impl BakeFilter {
+    /// Lists the drivers that there are if no entry is of the one that is asked for.
+    ///
+    /// # Errors
+    /// The store cannot be listed.
+    pub fn say_unknown_driver(&self, store: &Store) -> Result<(), StoreError> {
+        if self.driver.is_some() {
+            KnownNames::of_all(store)?.say_unknown(None, self.driver.as_deref());
+        }
+        Ok(())
+    }
+
     /// Whether an entry may match, by its metadata alone.
     fn may_take(&self, meta: &Meta) -> bool {
         let is_pending = meta.is_pending();

@@ -1,5 +1,6 @@
 //! Checks which drivers are registered, and whether each loads and can be hooked.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::cli::probe::{self, Features, Harm, ProbedLibrary};
 use crate::cli::worker::private_directory::PrivateDirectory;
 use crate::config::{Config, Name};
 use crate::front::vendors::{self, DEFAULT_DIRECTORY, is_bare_name, is_named_as_us};
-use crate::log::path;
+use crate::log::{path, text};
 use crate::regular_file;
 
 const ABOUT: &str = "driver";
@@ -72,6 +73,7 @@ pub fn examine(
     let of_us = config.vendors().unwrap_or_default();
     examine_variables(features, report);
     let mut registered: Vec<Registered> = Vec::new();
+    let mut families = BTreeSet::new();
     let sources = of_loader.iter().map(|source| (source.as_path(), true));
     let sources = sources.chain(of_us.iter().map(|source| (source.as_path(), false)));
     let mut one = |source: &Path, by_loader: bool| {
@@ -93,6 +95,9 @@ pub fn examine(
                 }
                 None => {
                     let told = probe::library(&library, prober, kept);
+                    if let ProbedLibrary::Driver { platforms, .. } = &told {
+                        families.extend(platforms.iter().map(|one| one.family.clone()));
+                    }
                     let is_wanted = wanted
                         .is_none_or(|wanted| is_named(&told, &listed.place, &library, wanted));
                     if is_wanted {
@@ -133,17 +138,22 @@ pub fn examine(
             report.wrong("vendors", text, unset(Name::Vendors, source));
         }
     } else {
-        let text = match wanted {
+        let what = match wanted {
             Some(_) => "no driver of that name has a device",
             None => "no registered driver has a device, so OpenCL programs find nothing",
         };
         let install = "install the driver of your device, or one for any processor (pocl-opencl-icd in Debian and Ubuntu)";
         let mut choosing = ["OCLCACHE_VENDORS"].into_iter().chain(VARIABLES);
         let words = match choosing.find(|name| env::var_os(name).is_some()) {
+            _ if wanted.is_some() && !families.is_empty() => {
+                let families: Vec<&str> = families.iter().map(String::as_str).collect();
+                let families = text(families.join(", ").as_bytes()).to_string();
+                format!("there are these drivers: {families}")
+            }
             Some(name) => format!("check whether {name} excludes your driver; otherwise {install}"),
             None => install.to_owned(),
         };
-        report.wrong(ABOUT, text, Fix::words(words));
+        report.wrong(ABOUT, what, Fix::words(words));
     }
     registered
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use super::disclosure::Disclosure;
 use crate::cache::private_texts::{BuildLogs, without_secrets};
 use crate::cli::archive::manifest::ListedMember;
-use crate::cli::entry_filter::is_driver;
+use crate::cli::entry_filter::{KnownNames, is_driver};
 use crate::cli::entry_view::devices;
 use crate::cli::failure::Failure;
 use crate::cli::interrupt::Interrupt;
@@ -23,7 +23,7 @@ use crate::store::entry::{Entry, EntryContent, Meta};
 use crate::store::journal::now_ms;
 use crate::store::recipe::StoredRecipe;
 use crate::store::tier::Tier;
-use crate::store::{Lookup, Store};
+use crate::store::{Lookup, Store, StoreError};
 
 /// Which entries are exported, and which of their parts.
 #[derive(Args)]
@@ -152,6 +152,16 @@ impl ExportSelection {
 }
 
 impl ExportFilter {
+    /// Lists the names that there are if no entry has the one that is asked for.
+    ///
+    /// # Errors
+    /// The store cannot be listed.
+    pub fn say_unknown_names(&self, store: &Store) -> Result<(), StoreError> {
+        let known = KnownNames::of_all(store)?;
+        known.say_unknown(self.program.as_deref(), self.driver.as_deref());
+        Ok(())
+    }
+
     fn takes(&self, meta: &Meta, now: u64) -> bool {
         let has = |device: &str| {
             let wanted = device.to_lowercase();
