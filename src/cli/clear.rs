@@ -84,13 +84,9 @@ impl ClearArgs {
             return self.print_json(&[], 0);
         };
         if self.takes_all() && !self.dry_run {
-            let entries = if self.json {
-                store.entries()?
-            } else {
-                Vec::new()
-            };
+            let entries = store.entries()?;
             let keys: Vec<String> = entries.iter().map(|(key, _)| key.hex()).collect();
-            let bytes = clear_all(&store)?;
+            let bytes = clear_all(&store, keys.len() as u64)?;
             return self.print_json(&keys, bytes);
         }
         let chosen = choose(&store, &self)?;
@@ -152,13 +148,13 @@ fn choose(store: &Store, arguments: &ClearArgs) -> Result<Vec<Chosen>, Failure> 
     Ok(chosen)
 }
 
-/// Removes everything that the cache made. Returns how many bytes that were.
-fn clear_all(store: &Store) -> Result<u64, Failure> {
+/// Removes everything that the cache made, with so many entries. Returns how many bytes that were.
+fn clear_all(store: &Store, entries: u64) -> Result<u64, Failure> {
     let cleared = store.clear()?;
     let files = |files| plural(files, "file", "files");
     say(&format!(
-        "oclcache: removed {}, {}",
-        files(cleared.files),
+        "oclcache: removed {} ({})",
+        plural(entries, "entry", "entries"),
         size(cleared.bytes)
     ));
     if cleared.foreign > 0 {

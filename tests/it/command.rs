@@ -242,7 +242,7 @@ fn clear_removes_what_is_the_caches_and_says_what_it_leaves() {
     fs::remove_file(linked).expect("removed");
     fs::remove_file(notes).expect("removed");
     let ran = sandbox.oclcache(&["clear"]).ok();
-    assert!(ran.stderr.contains("removed 0 files"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("removed 0 entries ("), "{}", ran.stderr);
     assert_eq!(
         sandbox
             .kernel(Way::Cached, SOURCE, "-DN=0")
