@@ -38,6 +38,7 @@ const MAX_REFUSED: usize = 10_000;
 /// Import the entries of an archive that fit a driver of this machine
 #[derive(Args)]
 #[command(
+    override_usage = "oclcache import [OPTIONS] <FILE>",
     after_help = "Example: oclcache import --trust kernels.tar.zst\nExit code: 1 if something was refused, or nothing can be used here"
 )]
 pub struct ImportArgs {
@@ -57,7 +58,8 @@ pub struct ImportArgs {
     #[arg(long)]
     json: bool,
     /// An archive of `oclcache export`, or `-` for standard input
-    file: PathBuf,
+    #[arg(required_unless_present = "system")]
+    file: Option<PathBuf>,
 }
 
 /// Where entries go.
@@ -69,6 +71,12 @@ struct Target {
 
 impl ImportArgs {
     pub fn run(self) -> Result<ExitCode, Failure> {
+        // `--system FILE` has taken it for a directory.
+        let Some(file) = &self.file else {
+            return Err(Failure::usage(
+                "no archive is named; write FILE before `--system`, or write `--system=DIR`",
+            ));
+        };
         let config = Config::read();
         let system = system_directory(&self, &config)?;
         if system.is_none() {
@@ -82,7 +90,7 @@ impl ImportArgs {
             None => directory(&config)?,
         };
         // Before the signals are handled, so that a signal ends a wait for standard input.
-        let mut source = ArchiveSource::open(&self.file)?;
+        let mut source = ArchiveSource::open(file)?;
         let interrupt = Interrupt::listen()?;
         let existing = match system.is_some() && !path.exists() {
             true => None,

@@ -35,8 +35,8 @@ pub struct StatsArgs {
     /// Print the counters of all time as OpenMetrics, for the textfile directory of a node exporter
     #[arg(long, conflicts_with_all = ["verbose", "by", "since", "json"])]
     pub openmetrics: bool,
-    /// Show what happens, again at this interval (`--watch=5s`), until Ctrl-C
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = parse_age,
+    /// Show what happens, again at this interval (`--watch 5s`), until Ctrl-C
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = parse_age,
         conflicts_with_all = ["verbose", "by", "since", "json", "openmetrics"])]
     pub watch: Option<Duration>,
     /// Reset all counters; entries, and the journal that `explain` reads, are kept

@@ -75,6 +75,11 @@ fn names_that_no_entry_has_are_told_by_each_verb_and_keys_have_no_case() {
             1,
             "no entry is of the driver `nosuch`; there are entries of unknown (3)",
         ),
+        (
+            &["import", "--trust", "--system", "kernels.tar.zst"],
+            2,
+            "no archive is named; write FILE before `--system`, or write `--system=DIR`",
+        ),
     ] {
         let ran = ran(arguments);
         let is_told = ran.stderr.contains(words);

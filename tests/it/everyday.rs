@@ -406,7 +406,7 @@ fn a_watch_shows_what_happens_until_it_is_interrupted() {
     assert_eq!(wrong.code, Some(2), "a time has a unit");
     let mut command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
     command
-        .args(["stats", "--watch=200ms"])
+        .args(["stats", "--watch", "200ms"])
         .stdout(Stdio::piped());
     let mut child = command.spawn().expect("started");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
