@@ -118,7 +118,13 @@ impl QualifyArgs {
             save(&store, &of_driver, &mut report)?;
         }
         bar.finish_and_clear();
-        self.show(&report, &shown, is_json)?;
+        let mut file = self.report.as_deref();
+        if shown.is_empty() && !report.is_wrong() {
+            let words = "see the warnings above";
+            report.wrong(ABOUT, "no device was measured", Fix::words(words));
+            file = None;
+        }
+        show(&report, &shown, file, is_json)?;
         Ok(ExitCode::from(u8::from(report.is_wrong())))
     }
 
@@ -192,36 +198,37 @@ impl QualifyArgs {
         report.doubtful(ABOUT, text, Fix::words(words));
         false
     }
+}
 
-    fn show(
-        &self,
-        report: &DoctorReport,
-        shown: &[DeviceReport],
-        is_json: bool,
-    ) -> Result<(), Failure> {
-        if let Some(file) = &self.report {
-            let version = env!("CARGO_PKG_VERSION");
-            let found = redacted(&report.plain());
-            let text = format!("{MARK}oclcache {version}\n\n{found}");
-            let written = replace(file, text.as_bytes(), Some(0o600));
-            written.map_err(|error| {
-                Failure::new(format_args!(
-                    "cannot write `{}`: {error}; name another file",
-                    path(file)
-                ))
-            })?;
-            say(&format!("oclcache: written to `{}`", path(file)));
-        }
-        if is_json {
-            let mut json = report.json();
-            json["devices"] = shown.iter().map(DeviceReport::json).collect::<Value>();
-            print_json(&json)?;
-            return Ok(());
-        }
-        print(report.shown().as_bytes())?;
-        say(&format!("oclcache: {}", report.summary()));
-        Ok(())
+/// Shows what was found, and writes it to a file.
+fn show(
+    report: &DoctorReport,
+    shown: &[DeviceReport],
+    file: Option<&Path>,
+    is_json: bool,
+) -> Result<(), Failure> {
+    if let Some(file) = file {
+        let version = env!("CARGO_PKG_VERSION");
+        let found = redacted(&report.plain());
+        let text = format!("{MARK}oclcache {version}\n\n{found}");
+        let written = replace(file, text.as_bytes(), Some(0o600));
+        written.map_err(|error| {
+            Failure::new(format_args!(
+                "cannot write `{}`: {error}; name another file",
+                path(file)
+            ))
+        })?;
+        say(&format!("oclcache: written to `{}`", path(file)));
     }
+    if is_json {
+        let mut json = report.json();
+        json["devices"] = shown.iter().map(DeviceReport::json).collect::<Value>();
+        print_json(&json)?;
+        return Ok(());
+    }
+    print(report.shown().as_bytes())?;
+    say(&format!("oclcache: {}", report.summary()));
+    Ok(())
 }
 
 fn file_name(library: &Path) -> String {

@@ -193,8 +193,11 @@ fn a_driver_that_refuses_its_own_binaries_is_found() {
 fn no_accelerator_is_used_without_consent() {
     let mut sandbox = slow_stub();
     sandbox.set("STUB_ACCELERATOR", "1");
-    let qualified = qualify_stub(&sandbox);
+    let file = sandbox.path("driver.txt").display().to_string();
+    let qualified = qualify_library(&sandbox, &stub(), &["--report", &file]);
     assert_eq!(qualified.json["devices"], serde_json::json!([]));
+    assert_eq!(qualified.ran.code, Some(1), "nothing was measured");
+    assert!(!Path::new(&file).exists());
     assert!(
         qualified
             .ran
