@@ -67,6 +67,7 @@ fn examine_driver(
     if let Some(own) = &own {
         note(config, &kept, &cold, own);
     }
+    let has_no_store = usable_store(config).is_none();
     for (index, (cold, warm)) in self::built(&cold).zip(self::built(&warm)).enumerate() {
         let device = format!("{} ({})", cold.device, cold.platform);
         let [first, second] =
@@ -75,7 +76,11 @@ fn examine_driver(
         if warm.counted.hits > 0 {
             report.good(ABOUT, text);
             if let Some(own) = own.as_ref().and_then(|own| own.get(index)) {
-                report.good("gain", gain(&device, *own, &second));
+                let mut gain = gain(&device, *own, &second);
+                if has_no_store {
+                    gain += "; not kept for `oclcache stats`: there is no cache yet";
+                }
+                report.good("gain", gain);
             }
             continue;
         }
