@@ -155,7 +155,7 @@ impl Config {
                     _ => setting.variable.unwrap_or_default().to_owned(),
                 };
                 let complaint = format!(
-                    "`{from}`: `{}` is `{}`, which is not {}; {} is taken",
+                    "`{from}`: `{}` is `{}`, which is not {}; using {}",
                     setting.key,
                     crate::log::os(value),
                     setting.kind.wanted(),

@@ -243,10 +243,12 @@ fn unset(key: &SettingName, system: bool) -> Result<ExitCode, Failure> {
     if let SettingName::Setting(setting) = key {
         let config = Config::read();
         let (value, source) = config.value(setting.name);
-        let (value, source) = (os(value), source_of(setting, source));
-        say(&format!(
-            "oclcache: {name} is now `{value}`, from: {source}"
-        ));
+        let source = source_of(setting, source);
+        let value = match value.is_empty() {
+            true => "empty".to_owned(),
+            false => format!("`{}`", os(value)),
+        };
+        say(&format!("oclcache: {name} is now {value}, from: {source}"));
     }
     Ok(ExitCode::SUCCESS)
 }

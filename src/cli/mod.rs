@@ -1,6 +1,6 @@
 //! The `oclcache` command: parses the arguments and runs a verb.
 //!
-//! Data goes to standard output, messages go to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such entry.
+//! Data goes to standard output, messages go to standard error. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no such key.
 //! `run` exits with its program's code, or with 125 to 127.
 
 mod archive;
@@ -68,7 +68,7 @@ use output::say;
     args_conflicts_with_subcommands = true
 )]
 #[command(
-    after_help = "New here? `oclcache run PROGRAM` needs no installation, `oclcache install` makes it permanent, `oclcache stats` shows what was served.\n`oclcache VERB --help` describes a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 success, 1 failure, 2 wrong usage, 3 no such entry; `run` exits as its program does"
+    after_help = "New here? `oclcache run PROGRAM` needs no installation, `oclcache install` makes it permanent, `oclcache stats` shows what was served.\n`oclcache VERB --help` describes a verb, with an example.\n\nExample: oclcache run clpeak --kernel-latency\nExample: oclcache stats\nExit code: 0 success, 1 failure, 2 wrong usage, 3 no such key; `run` exits as its program does"
 )]
 struct Arguments {
     #[command(flatten)]

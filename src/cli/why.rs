@@ -169,7 +169,7 @@ impl BuildHistory {
                 None => NotStored {
                     reason: None,
                     words:
-                        "not stored, so it will be compiled again; set OCLCACHE_LOG=warn to see why"
+                        "not stored, so it will be compiled again, as with `record = off`; otherwise set OCLCACHE_LOG=warn to see why"
                             .to_owned(),
                 },
             }),

@@ -175,13 +175,13 @@ impl Config {
                     // The rest of a name with dots.
                     (None, toml::Value::Table(_)) => complain(
                         &whole,
-                        "is no setting of a program; write a name with dots in quotes, such as [program.\"python3.11\"]",
+                        "is not a setting of a program; write a name with dots in quotes, such as [program.\"python3.11\"]",
                     ),
                     (None, _) => {
                         let keys = RULES.iter().map(|rule| rule.key);
                         complain(
                             &whole,
-                            &format!("is no setting of a program{}", meant(key, keys)),
+                            &format!("is not a setting of a program{}", meant(key, keys)),
                         );
                     }
                 }
@@ -222,7 +222,7 @@ fn setting(key: &str, value: &toml::Value, source: &ValueSource) -> Result<(Name
             .map(|setting| setting.key)
             .chain(["program"])
     };
-    let setting = setting.ok_or_else(|| format!("is no setting{}", meant(key, keys())))?;
+    let setting = setting.ok_or_else(|| format!("is not a setting{}", meant(key, keys())))?;
     let is_of_system = setting.obeyed_from == ObeyedFrom::System;
     if is_of_system && !matches!(source, ValueSource::SystemFile(_)) {
         return Err("is taken from the system's configuration file only".to_owned());

@@ -240,7 +240,7 @@ mod tests {
             ("[program.'']\ncache = false\n", "`program.` must be"),
             (
                 "[program.\"\\u001b[2J\"]\nx = 1\n",
-                "`program.\\u{1b}[2J.x` is no setting",
+                "`program.\\u{1b}[2J.x` is not a setting",
             ),
             ("stroe_source = false\n", "did you mean `store_source`?"),
             ("[programs.x]\ncache = false\n", "did you mean `program`?"),

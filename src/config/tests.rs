@@ -113,7 +113,7 @@ fn the_environment_stands_above_the_file_and_the_file_above_the_default() {
     assert_eq!(config.value(Name::ReadOnly).1, ValueSource::File(file));
     assert_eq!(config.value(Name::Disable).1, ValueSource::Environment);
     assert!(
-        config.complaints[0].contains("`nonsense` is no setting"),
+        config.complaints[0].contains("`nonsense` is not a setting"),
         "{:?}",
         config.complaints
     );

@@ -85,8 +85,8 @@ impl ValueKind {
     /// The expected form, for people.
     pub fn wanted(self) -> String {
         match self {
-            ValueKind::Switch => "true or false".to_owned(),
-            ValueKind::SwitchOrAuto => "true, false or auto".to_owned(),
+            ValueKind::Switch => "true or false (or yes, no, on, off, 1, 0)".to_owned(),
+            ValueKind::SwitchOrAuto => "auto, true or false (or yes, no, on, off, 1, 0)".to_owned(),
             ValueKind::Word(words) => format!("one of {}", words.join(", ")),
             ValueKind::Percent => "a whole number from 0 to 100".to_owned(),
             ValueKind::Count => "a whole number".to_owned(),

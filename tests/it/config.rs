@@ -155,7 +155,7 @@ fn nonsense_is_refused_and_what_is_wanted_is_named() {
         ("max_age", "7", "expected a time such as 12h or 30d, or 0"),
         ("verify", "101", "expected a whole number from 0 to 100"),
         ("readonly", "maybe", "expected true or false"),
-        ("autobake", "sometimes", "expected true, false or auto"),
+        ("autobake", "sometimes", "expected auto, true or false"),
         ("mode", "layer", "expected one of auto, icd, beside"),
         ("dir", "cache", "expected an absolute path"),
         ("trusted_owners", "1000", "use --system"),
@@ -416,9 +416,9 @@ fn an_unknown_key_is_said_with_the_nearest_one_by_the_log_and_the_command() {
     let said = config(&sandbox, &[]).ok().stderr;
     for output in [&ran.stderr, &said] {
         for words in [
-            "`max_sise` is no setting; did you mean `max_size`?",
-            "`unheard_of` is no setting\n",
-            "`program.x.store_sources` is no setting of a program; did you mean `store_source`?",
+            "`max_sise` is not a setting; did you mean `max_size`?",
+            "`unheard_of` is not a setting\n",
+            "`program.x.store_sources` is not a setting of a program; did you mean `store_source`?",
         ] {
             assert!(output.contains(words), "{words}: {output}");
         }

@@ -111,7 +111,7 @@ fn the_setting_overrides_what_is_measured_and_nothing_is_measured_then() {
     sandbox.set("OCLCACHE_RECORD", "sometimes");
     let ran = sandbox.oclcache(&["config"]).ok();
     let mistake =
-        "`record` is `sometimes`, which is not one of auto, inline, bake, off; auto is taken";
+        "`record` is `sometimes`, which is not one of auto, inline, bake, off; using auto";
     assert!(ran.stderr.contains(mistake), "{}", ran.stderr);
 }
 
