@@ -299,7 +299,7 @@ pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> 
     let mut walk = Walk::new(inputs, work)?;
     if let Some(options) = inputs.options {
         for definition in &options.definitions {
-            let operands = walk.texts.add(definition.as_slice())?;
+            let operands = walk.texts.add_definition(definition)?;
             walk.follow(operands, None, 0)?;
         }
     }

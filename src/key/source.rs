@@ -14,7 +14,7 @@
 //!
 //! Conditionals are not evaluated: an `#include` under `#if 0` counts, since a driver's macros decide. Macros are expanded only for
 //! the names of headers. Instead, once a text pastes tokens, any special name counts that could be put together from the
-//! identifiers of all texts.
+//! identifiers of all texts that can become operands of `##`: those in definitions, and in the arguments of macros.
 //!
 //! Every build call pays for this, so speed matters: the scan jumps, in blocks that the compiler vectorizes, to the few byte pairs
 //! that can open a comment, a literal, a directive or a special name.
@@ -23,20 +23,18 @@ mod assembly;
 mod directive_code;
 mod lexer;
 mod lines;
+mod macro_names;
 mod pasting;
 mod random_name;
 mod scan;
+mod together;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use assembly::{
-    could_begin_to_name_a_file, could_name_a_file, could_name_a_file_within, has_escape,
-};
-use directive_code::is_balanced;
+use assembly::{could_name_a_file, has_escape};
 use lexer::{Lexer, READINGS, Token};
 use lines::join_lines;
-use pasting::Pieces;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
 use scan::{contains, holds_anywhere};
@@ -76,8 +74,8 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
     b"include_alias",
 ];
 
-/// The letters that a piece of such a word has, if it is put together.
-const LETTERS_OF_PIECE: usize = 3;
+/// The names that begin inline assembly.
+const ASM_NAMES: [&[u8]; 4] = [b"asm", b"_asm", b"__asm", b"__asm__"];
 
 /// Steps for each text in each pass, however short it is.
 const STEPS_OF_TEXT: usize = 64;
@@ -105,9 +103,8 @@ pub struct Texts<'a> {
     pastes: bool,
     makes_strings: bool,
     runs_pragmas: bool,
-    assembles: bool,
-    /// A literal could assemble a file together with others, or with operands.
-    begins_names: bool,
+    /// A literal could name a file in inline assembly.
+    names_assembled: bool,
     /// It asks for a file.
     asks: bool,
     work: Work,
@@ -119,6 +116,8 @@ struct Text<'a> {
     bytes: Cow<'a, [u8]>,
     /// The differences between readings that occur in it.
     met: u8,
+    /// It is a macro's definition without `#define`, from the options.
+    is_definition: bool,
 }
 
 impl Text<'_> {
@@ -161,7 +160,22 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// Why the texts could give a different result although their bytes are equal.
     pub fn add(&mut self, bytes: impl Into<Cow<'a, [u8]>>) -> Result<Vec<Operand>, Bypass> {
-        let bytes = bytes.into();
+        self.add_text(bytes.into(), false)
+    }
+
+    /// Adds a macro's definition from the options: `NAME` or `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// See [`Texts::add`].
+    pub fn add_definition(&mut self, bytes: &'a [u8]) -> Result<Vec<Operand>, Bypass> {
+        self.add_text(bytes.into(), true)
+    }
+
+    fn add_text(
+        &mut self,
+        bytes: Cow<'a, [u8]>,
+        is_definition: bool,
+    ) -> Result<Vec<Operand>, Bypass> {
         let mut operands = HashSet::new();
         let mut met = 0;
         let work = self.work.clone();
@@ -179,7 +193,12 @@ impl<'a> Texts<'a> {
                 work.check((work.spent() - before) / read * left)?;
             }
         }
-        push(&mut self.texts, Text { bytes, met })?;
+        let text = Text {
+            bytes,
+            met,
+            is_definition,
+        };
+        push(&mut self.texts, text)?;
         let mut operands: Vec<_> = operands.into_iter().collect();
         operands.sort_unstable();
         Ok(operands)
@@ -188,101 +207,6 @@ impl<'a> Texts<'a> {
     /// The number of texts.
     pub fn len(&self) -> usize {
         self.texts.len()
-    }
-
-    /// Judges the effect of the texts together.
-    ///
-    /// # Errors
-    /// See [`Texts::add`].
-    pub fn finish(&self) -> Result<(), Bypass> {
-        if self.asks {
-            self.definitions(self.texts.iter(), |definition, reading| match is_balanced(
-                definition, reading, &self.work,
-            )? {
-                true => Ok(()),
-                false => Err(Bypass::UnresolvedInclude),
-            })?;
-        }
-        let mut runs_pragmas = self.runs_pragmas;
-        let may_assemble = self.assembles || self.begins_names || self.makes_strings;
-        let (mut has_asm, mut assembles_here) = (false, false);
-        let mut pieces = Pieces::default();
-        if self.pastes || may_assemble {
-            self.each_reading(|joined, reading| {
-                if may_assemble && !has_asm {
-                    self.work.count_search(joined.len());
-                    has_asm = contains(joined, b"asm");
-                }
-                if self.begins_names && !assembles_here {
-                    self.work.count_search(joined.len());
-                    assembles_here = assembly::has_asm(joined);
-                }
-                match self.pastes {
-                    true => self.each_code(joined, reading, |code| pieces.add(code)),
-                    false => Ok(()),
-                }
-            })?;
-        }
-        if self.pastes {
-            if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| pieces.make(name)) {
-                return Err(*reason);
-            }
-            runs_pragmas |= PRAGMA_OPERATORS.iter().any(|name| pieces.make(name));
-            // The operator takes one string, so a word that is pasted comes to it by `#x`. Not letter by letter: programs with all of
-            // these variables are not rare.
-            let makes = |pieces: &Pieces| {
-                let mut words = PRAGMA_WORDS.iter();
-                words.any(|word| pieces.make_with(word, LETTERS_OF_PIECE))
-            };
-            if runs_pragmas && self.makes_strings && makes(&pieces) {
-                return Err(Bypass::ReadsFile);
-            }
-        }
-        // The operator's text can come from anywhere, by `#x` or in another text, so no place is left out.
-        if runs_pragmas {
-            let (mut reads, mut mentions) = (false, None);
-            self.each_reading(|joined, _| {
-                self.work.count(STEPS_OF_WORDS * joined.len());
-                reads |= has_pragma_word(joined);
-                mentions = mentions.or_else(|| mentions_special(joined));
-                Ok(())
-            })?;
-            if let Some(reason) = reads.then_some(Bypass::ReadsFile).or(mentions) {
-                return Err(reason);
-            }
-        }
-        let mut assembles = self.assembles || self.begins_names && assembles_here;
-        if !assembles && has_asm {
-            self.each_reading(|joined, reading| {
-                self.each_code(joined, reading, |code| {
-                    assembles |= could_name_a_file_within(code);
-                })
-            })?;
-        }
-        match assembles && (self.pastes || has_asm) {
-            true => Err(Bypass::ReadsFile),
-            false => Ok(()),
-        }
-    }
-
-    /// Each text with its lines joined, in each reading.
-    fn each_reading(
-        &self,
-        mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
-    ) -> Result<(), Bypass> {
-        let mut texts = self.texts.iter();
-        texts.try_for_each(|text| text.readings(&self.work, &mut each))
-    }
-
-    /// Each span of code of a text with joined lines. Comments and literals are not code.
-    fn each_code(
-        &self,
-        joined: &[u8],
-        reading: u8,
-        mut each: impl FnMut(&[u8]),
-    ) -> Result<(), Bypass> {
-        self.work.count(STEPS_OF_WORDS * joined.len());
-        Lexer::code_of(joined, reading, &self.work, &mut |code| each(code))
     }
 
     /// Whether one of the texts, or of the given words, could spell the random name that the source ends with. `source` is the
@@ -422,10 +346,8 @@ impl<'a> Texts<'a> {
                     }
                 },
                 Token::Paste => self.pastes = true,
-                Token::Literal(literal) => {
-                    self.assembles |= could_name_a_file(literal);
-                    let behind = &joined[lexer.at()..];
-                    self.begins_names |= could_begin_to_name_a_file(literal, behind);
+                Token::Literal(literal, is_character) => {
+                    self.names_assembled |= could_name_a_file(literal, is_character);
                 }
                 // A raw string has another end, and undoes line splices, in languages that have it.
                 Token::RawString => return Err(Bypass::UnknownDirective),

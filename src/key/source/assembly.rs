@@ -1,38 +1,69 @@
 //! The parts of texts that inline assembly could read a file with.
+//!
+//! The compiler puts the text of inline assembly together from literals, from code of which `#x` makes a literal, and from operands. The
+//! assembler reads a file if a statement in it begins with `.incbin` or `.include`; its macros could write that statement. So in a
+//! program with inline assembly every period counts that could begin such a name, wherever it stands: with the whole name behind it, or
+//! with a first part of one, which may be empty, where something else can go on. To the assembler a period behind a letter is within a
+//! name.
 
 use super::lexer::is_word;
-use super::scan::{begins_in_any_case, holds_anywhere};
+use super::scan::{Marks, holds_anywhere};
 
-/// The assembler's directives that read files.
-const DIRECTIVES: [&[u8]; 2] = [b"incbin", b"include"];
+/// The assembler's directives that read files, and those that write statements. Clang's assembler takes them in capitals as well.
+const DIRECTIVES: [&[u8]; 7] = [
+    b"incbin", b"include", b"macro", b"irp", b"irpc", b"rept", b"rep",
+];
 
-/// Whether inline assembly holding this literal could be told to read a file (`.incbin`, `.include`), perhaps
-/// with the directive's name cut over several literals, spelled in escapes, or made by the assembler's macros.
-pub(super) fn could_name_a_file(literal: &[u8]) -> bool {
-    let start = literal
-        .iter()
-        .rposition(|byte| !byte.is_ascii_alphabetic())
-        .map_or(0, |at| at + 1);
-    let tail = &literal[start..];
-    let opens = match start.checked_sub(1) {
-        None => tail.len() > 2,
-        Some(before) => literal[before] == b'.' && !tail.is_empty(),
-    };
-    let begins = |byte: u8, next: u8| begins_directive(byte, next) | begins_escape(byte, next);
+/// The letters of the longest directive.
+const MAX_LETTERS: usize = 7;
+
+/// Whether inline assembly with this literal could read a file. Others may come before and behind the literal, unless it is a
+/// character.
+pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
+    let begins = |byte: u8, next: u8| (byte == b'.') | begins_escape(byte, next);
     holds_anywhere(literal, begins, |rest| {
-        rest[0] == b'\\' || is_part_of_directive(rest) || begins_in_any_case(rest, b"clude")
-    }) || opens && begins_a_directive(tail)
+        if rest[0] == b'\\' {
+            return !is_character;
+        }
+        let at = literal.len() - rest.len();
+        !is_within_name(&literal[..at]) && {
+            let letters = letters(&rest[1..]);
+            let (name, behind) = rest[1..].split_at(letters);
+            let may_go_on = match behind.is_empty() {
+                true => !is_character,
+                false => is_cut(behind),
+            };
+            is_directive(name) || may_go_on && begins_a_directive(name)
+        }
+    })
 }
 
-/// The same, where the name's first letters come from what is `behind` the literal, or any of them from alternatives of the compiler's
-/// (`{a|b}`) or from an operand (`%c0`). Formats such as `%d.%03d` look like that, so it counts only beside inline assembly.
-pub(super) fn could_begin_to_name_a_file(literal: &[u8], behind: &[u8]) -> bool {
-    literal.ends_with(b".") && goes_on(behind)
-        || holds_anywhere(literal, |byte, _| byte == b'.', |rest| is_cut(&rest[1..]))
+/// Whether a period behind this is within a name. A letter behind a backslash may be a line end, and a digit may be the end of an
+/// operand.
+fn is_within_name(before: &[u8]) -> bool {
+    match before {
+        [.., b'\\', last] => *last == b'.',
+        [.., last] => last.is_ascii_alphabetic() || matches!(last, b'_' | b'.'),
+        [] => false,
+    }
 }
 
-/// Whether a directive's name begins with this, in any case.
-fn begins_a_directive(part: &[u8]) -> bool {
+/// The number of letters at the beginning, as far as they matter.
+fn letters(text: &[u8]) -> usize {
+    let letters = text.iter().take(MAX_LETTERS + 1);
+    letters
+        .take_while(|byte| byte.is_ascii_alphabetic())
+        .count()
+}
+
+fn is_directive(name: &[u8]) -> bool {
+    DIRECTIVES
+        .iter()
+        .any(|word| word.eq_ignore_ascii_case(name))
+}
+
+/// Whether a directive's name begins with this.
+pub(super) fn begins_a_directive(part: &[u8]) -> bool {
     let begins = |word: &&[u8]| {
         let start = word.get(..part.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(part))
@@ -40,32 +71,28 @@ fn begins_a_directive(part: &[u8]) -> bool {
     DIRECTIVES.iter().any(begins)
 }
 
-/// Whether a directive's name begins here, and goes on with what the compiler puts in place of an operand or of alternatives.
+/// Whether letters can go on behind what begins here: an operand (`%c0`, which the literal's end may cut), one of several alternatives
+/// (`{a|b}`), an escape that means a letter, or the assembler's own backslash.
 fn is_cut(text: &[u8]) -> bool {
-    let longest = DIRECTIVES[0].len().max(DIRECTIVES[1].len());
-    let word = text.iter().take(longest + 1);
-    let letters = word.take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let cuts = match text.get(letters) {
-        Some(b'%') => is_operand(&text[letters + 1..]),
-        Some(cut) => b"{|}$".contains(cut),
-        None => false,
-    };
-    cuts && begins_a_directive(&text[..letters])
+    match text {
+        [b'%', rest @ ..] => is_operand(rest),
+        [b'\\', escaped, ..] => !b"\"'?abfnrtv".contains(escaped),
+        [first, ..] => b"{|}$\\".contains(first),
+        [] => true,
+    }
 }
 
 /// Whether an operand of the assembly stands behind a percent sign: `0`, `c0`, `[name]`, `c[name]`. Formats begin with others, but for
 /// `%03d` and the like.
 fn is_operand(text: &[u8]) -> bool {
-    let text = match text.first() {
-        Some(modifier) if modifier.is_ascii_alphabetic() => &text[1..],
-        _ => text,
-    };
-    let begins = |first: &u8| *first == b'[' || first.is_ascii_digit();
-    text.first().is_some_and(begins)
+    let is_modifier = |byte: &&u8| byte.is_ascii_alphabetic() || **byte == b'^';
+    let modifiers = text.iter().take(MAX_LETTERS).take_while(is_modifier);
+    let next = text.get(modifiers.count());
+    next.is_none_or(|next| *next == b'[' || next.is_ascii_digit())
 }
 
-/// Whether a text with joined lines has the word that begins inline assembly.
-pub(super) fn has_asm(text: &[u8]) -> bool {
+/// Whether code has the word that begins inline assembly.
+pub(super) fn has_asm(code: &[u8]) -> bool {
     let is_it = |word: &[u8]| {
         let strip = |word: &[u8]| word.iter().take_while(|byte| **byte == b'_').count();
         let word = &word[strip(word)..];
@@ -77,51 +104,78 @@ pub(super) fn has_asm(text: &[u8]) -> bool {
         })
     };
     let begins = |byte: u8, next: u8| !is_word(byte) & ((next == b'a') | (next == b'_'));
-    is_it(text) || holds_anywhere(text, begins, |rest| is_it(&rest[1..]))
+    is_it(code) || holds_anywhere(code, begins, |rest| is_it(&rest[1..]))
 }
 
-/// Whether another literal, or a macro that could be one, may stand behind a literal: in another line as well, since a macro's text ends
-/// with its line.
-fn goes_on(behind: &[u8]) -> bool {
-    let next = behind
-        .iter()
-        .find(|byte| !byte.is_ascii_whitespace() && **byte != 0x0B);
-    next.is_none_or(|next| matches!(next, b'"' | b'/' | b'#') || is_word(*next))
-}
-
-/// Whether the text has a part of such a directive, or of a macro's definition. Clang's assembler accepts directives in capitals as
-/// well.
-pub(super) fn could_name_a_file_within(text: &[u8]) -> bool {
-    // As a macro's argument, such as `(.in)`. A member's name has its object before it, and in an initializer `=` behind it.
-    let is_argument = |rest: &[u8]| {
-        let word = rest[2..]
-            .iter()
-            .take_while(|byte| byte.is_ascii_alphabetic());
-        let (name, end) = rest[2..].split_at(word.count());
-        let next = end.trim_ascii_start().first();
-        let ends = next.is_none_or(|next| b"),".contains(next));
-        ends && !name.is_empty() && begins_a_directive(name)
+/// Whether a literal that `#x` makes of code could begin to name a file. `may_be_macro`: whether something else may take a word's place.
+/// `pastes`: the code is a definition that has `##`.
+pub(super) fn code_could_name_a_file(
+    code: &[u8],
+    pastes: bool,
+    may_be_macro: impl Fn(&[u8]) -> bool,
+) -> bool {
+    // A comment, which is no code, may stand between.
+    let is_pasted = |rest: &[u8], has_sign: fn(&[u8], &[u8]) -> bool| {
+        let rest = rest.trim_ascii();
+        pastes && (rest.is_empty() || has_sign(rest, b"##") || has_sign(rest, b"%:%:"))
     };
-    let is_before = |byte: u8| (byte == b'(') | (byte == b',') | byte.is_ascii_whitespace();
-    let begins_argument = |byte: u8, next: u8| is_before(byte) & (next == b'.');
-    holds_anywhere(text, begins_directive, is_part_of_directive)
-        || holds_anywhere(text, begins_argument, is_argument)
+    let mut periods = Marks::new(code, |byte: u8, _: u8| byte == b'.');
+    let mut at = periods.next(0);
+    while at < code.len() {
+        let before = &code[..at];
+        let word = word_before(before);
+        let begins_no_statement = match word.is_empty() {
+            true => before.ends_with(b".") || !pastes && is_subscript(before, &may_be_macro),
+            false => {
+                let before = &before[..at - word.len()];
+                !may_be_macro(word) && !is_pasted(before, <[u8]>::ends_with)
+            }
+        };
+        if !begins_no_statement {
+            let behind = &code[at + 1..];
+            let length = behind.iter().take_while(|byte| is_word(**byte)).count();
+            let (name, behind) = behind.split_at(length);
+            let is_it = match name.first() {
+                None => behind.first() != Some(&b'.'),
+                Some(first) if first.is_ascii_digit() => false,
+                Some(_) => {
+                    begins_a_directive(name)
+                        || may_be_macro(name)
+                        || is_pasted(behind, <[u8]>::starts_with)
+                }
+            };
+            if is_it {
+                return true;
+            }
+        }
+        at = periods.next(at + 1);
+    }
+    false
 }
 
-/// Whether a part of such a directive could begin with these bytes.
-fn begins_directive(byte: u8, next: u8) -> bool {
-    let next = next | 0x20;
-    (byte == b'.') & ((next == b'i') | (next == b'm'))
-        | (byte | 0x20 == b'c') & ((next == b'b') | (next == b'l'))
+/// Whether a bracket ends here that stays in the assembly, unlike that of an operand's name (`%[name]`, `%c[name]`).
+fn is_subscript(code: &[u8], may_be_macro: impl Fn(&[u8]) -> bool) -> bool {
+    let Some(code) = code.strip_suffix(b"]") else {
+        return false;
+    };
+    let index = word_before(code);
+    let before = &code[..code.len() - index.len()];
+    match (index.first(), before.last()) {
+        (None, last) => matches!(last, Some(b']' | b' ')),
+        (Some(first), _) if first.is_ascii_digit() => true,
+        (Some(_), None) => false,
+        (Some(_), Some(b'[')) => {
+            let array = word_before(&before[..before.len() - 1]);
+            array.len() > 1 && !may_be_macro(array) && !may_be_macro(index)
+        }
+        (Some(_), Some(_)) => !may_be_macro(index),
+    }
 }
 
-/// Whether the text begins with such a part.
-fn is_part_of_directive(text: &[u8]) -> bool {
-    // PTX has `atom.inc.u32`.
-    let is_inclusion = || !matches!(text.get(4), None | Some(b'.' | b' '));
-    let mut parts = [&b"cbin"[..], b".macro", b".irp"].into_iter();
-    begins_in_any_case(text, b".inc") && is_inclusion()
-        || parts.any(|part| begins_in_any_case(text, part))
+/// The word or number that ends here.
+fn word_before(code: &[u8]) -> &[u8] {
+    let length = code.iter().rev().take_while(|byte| is_word(**byte)).count();
+    &code[code.len() - length..]
 }
 
 /// Whether an escape that could mean any character begins with these bytes.
@@ -153,9 +207,13 @@ mod tests {
             r#"asm("." CB "in \"/blob\"");"#,
             r#"asm(".in{cb|xx}in \"/blob\"");"#,
             r#"asm(".%c0 \"/blob\"" :: "i"(incbin));"#,
-            "#define S(x) #x\nasm(S(.in) S(cb) S(in) \" 'b'\");",
-            "#define S(x) #x\nasm(S(nop,.i) S(nc) \" 'b'\");",
-            "#define S(x) #x\nasm(S( .in ) S(cb) S(in) \" 'b'\");",
+            r#"asm(".%c" "1 \"/blob\"" : "=r"(v) : "i"(&incbin));"#,
+            r#"asm(".in\cbin \"/blob\"");"#,
+            r#"asm("nop\n." "in" "cb" "in \"/blob\"");"#,
+            r#"extern int f2 asm("."); asm("%c1in" "cb" "in 'b'" :: "i"(&f2));"#,
+            "#define A(x, y) asm(x y \"'b'\")\nA(\".\", \"in\" \"cb\" \"in\");",
+            "#define D \".\"\n;\nasm(D \"in\" \"cb\" \"in 'b'\");",
+            "#define D \".\"\n%:define E\nasm(D \"in\" \"cb\" \"in 'b'\");",
             "#define D \".\"\n#define E\nasm(D \"in\" \"cb\" \"in 'b'\");",
         ] {
             assert!(reads_a_file(text), "{text}");
@@ -163,19 +221,83 @@ mod tests {
     }
 
     #[test]
+    fn a_macro_of_the_assembler_counts() {
+        for text in [
+            r#"asm(".ma" "cro q a b\n .\\a\\b 'b'\n.endm\nq inc bin");"#,
+            r#"asm(".ir" "p q,inc\n .\\q\\()bin 'b'\n.endr");"#,
+            r#"asm(".re" "pt 1\n nop\n.endr");"#,
+            r#"asm(".IRPC q,a\n nop\n.endr");"#,
+            r#"asm("nop\n .in\\()cbin 'b'");"#,
+        ] {
+            assert!(reads_a_file(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_directive_that_is_made_of_code_counts() {
+        for text in [
+            "asm(S(.in) S(cb) S(in) \" 'b'\");",
+            "asm(S(nop,.i) S(nc) \" 'b'\");",
+            "asm(S( .in ) S(cb) S(in) \" 'b'\");",
+            "asm(S(.) S(in) S(cb) S(in));",
+            "asm(S(.\\\n) S(in) S(cb) S(in));",
+            "asm(S(3:.in) S(cb) S(in));",
+            "asm(S(nop;.in) S(cb) S(in));",
+            "asm(S({.IN) S(CB) S(IN));",
+            "#define D .in\n#define E\nasm(S(D) S(cb) S(in));",
+            "#define C(a, b) a##b\n#define X(q) S(.q)\nasm(X(C(inc, bin)));",
+            "#define Q incbin\nasm(S(.Q));",
+            "#define E\nasm(S(E.in) S(cb) S(in));",
+            "#define E\n#define X asm(S(E##E.in) S(cb) S(in));",
+            "asm(S(%[v].in) S(cb) S(in));",
+            "asm(\"%c\" S([v].in) S(cb) S(in));",
+            "asm(\"%\" S(c[v].in) S(cb) S(in));",
+            "#define V [v\nasm(S(%V].in) S(cb) S(in));",
+            "#define E\nasm(S(E (x).in) S(cb) S(in));",
+            "#define EE\n#define X asm(S(E ## /**/E.in) S(cb) S(in));",
+            "#define QQ incbin\n#define X asm(S(.Q ##Q));",
+            "#define Q i\nasm(S(.Q) S(ncbin));",
+            "#define E\n#define Q E\nasm(S(Q.in) S(cb) S(in));",
+            "#define Q x\n#define Q\nasm(S(Q.in) S(cb) S(in));",
+            "asm(S(__USER_LABEL_PREFIX__.in) S(cb) S(in));",
+            "asm(S(.__REGISTER_PREFIX__) S(in) S(cb) S(in));",
+        ] {
+            let text = format!("#define S2(x) #x\n#define S(x) S2(x)\n{text}");
+            assert!(reads_a_file(&text), "{text}");
+        }
+    }
+
+    #[test]
+    fn inline_assembly_whose_word_is_pasted_counts() {
+        let paste = "#define C(a, b) a##b\n";
+        let text = [paste, "C(__as, m__)(\".\" \"in\" \"cb\" \"in 'b'\");"];
+        assert!(reads_a_file(&text.concat()));
+        let other = "#define D C(x, y)\nint as, m; f(\".\");";
+        assert!(!reads_a_file(&[paste, other].concat()));
+    }
+
+    #[test]
     fn what_only_looks_like_one_does_not_count() {
         for text in [
-            r#"asm("nop"); printf("done.");"#,
-            r#"asm("nop"); printf("%s.", x); printf("ends."  );"#,
+            r#"asm("nop"); printf("done."); c = '.'; d = '\0';"#,
+            r#"asm("nop"); printf("%s.\n", x); printf("ends. "  ); printf("and...");"#,
             r#"printf("%d.%03d", a, b); f(a ## b); // plasma"#,
-            r#"asm("nop"); printf("v%u.%u %f.", a, b, c);"#,
-            "#define S(x) #x\nasm(S(nop)); t x = {.a = 1,.i = 2, .in = 3 };",
+            r#"printf("%s."); int disasm; // asm"#,
+            r#"asm("nop"); printf("v%u.%u %f.\n", a, b, c);"#,
+            "#define S(x) #x\nasm(S(nop)); t x = {.a = 1,.b = 2, .s0 = 3 };",
             r#"asm("mad.lo.cc.u32 %0, %1;" : "=r"(a) : "r"(b));"#,
             r#"asm("{.reg .pred p; setp.ne.b32 p, %0, 0; @p bra.uni d;}" :: "r"(x));"#,
             r#"asm("v_add_f32 %0, %1, %2" : "=v"(a) : "v"(b), "v"(c));"#,
-            "#define S(x) #x\nasm(S(nop)); f(v.i, v.in); p->in = (x).in;",
+            "#define S(x) #x\nasm(S(nop)); f(v.i, v.in); p->in = (x).s1 + 1.f; g(...);",
+            "#define S(x) #x\nasm(S(nop)); f(arr[n + 0].i, arr[n + 1].i, to[i].in[k], a[b[i]].r);",
+            "#define S(x) #x\n#define s0 x\nasm(S(nop)); (v).s0 = 1;",
+            "#define S(x) #x\n#define F(W, x) int f##W() { return v[x].a + x.b; }\nasm(S(nop));",
+            "#define S(x) #x\n// plasma\nreturn p.incx*p.n;",
+            "#define S(x) #x\nint disasm; t x = { .i /* asm */ = 1 };",
+            "#define S(x) #x\n#define F(a) a.s0 + v.a\nasm(S(nop)); ",
         ] {
-            assert!(!reads_a_file(text), "{text}");
+            let judged = reads_a_file(text);
+            assert!(!judged, "{text}");
         }
     }
 }

@@ -45,8 +45,8 @@ pub(super) enum Token<'a> {
     Directive { name: &'a [u8], first_on_line: bool },
     /// `##` or its digraph.
     Paste,
-    /// The inside of a string or character literal.
-    Literal(&'a [u8]),
+    /// The inside of a literal, and whether it is a character that is closed.
+    Literal(&'a [u8], bool),
     /// The prefix and the quote of a raw string.
     RawString,
     /// So much on one line is open, or must be looked at again, that reading it would take quadratic time.
@@ -436,13 +436,10 @@ impl<'a> Lexer<'a> {
             }
         }
         self.work.count(end - start);
-        let past = if self.byte(end) == quote {
-            end + 1
-        } else {
-            end
-        };
-        self.leave_code(start, past);
-        Some(Token::Literal(&self.text[start + 1..end]))
+        let is_closed = self.byte(end) == quote;
+        self.leave_code(start, end + usize::from(is_closed));
+        let is_character = is_closed && quote == b'\'';
+        Some(Token::Literal(&self.text[start + 1..end], is_character))
     }
 }
 

@@ -4,16 +4,18 @@ use std::collections::HashSet;
 
 use super::lexer::is_word;
 use super::scan::holds_anywhere;
-use super::{PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL};
+use super::{ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL};
 
 /// How many forbidden names there are.
-const NAMES: usize = SPECIAL.len() + PRAGMA_OPERATORS.len() + PRAGMA_WORDS.len();
+const NAMES: usize = SPECIAL.len() + PRAGMA_OPERATORS.len() + PRAGMA_WORDS.len() + ASM_NAMES.len();
 
 /// A forbidden name.
 const fn name(index: usize) -> &'static [u8] {
     const OPERATORS: usize = SPECIAL.len();
     const WORDS: usize = OPERATORS + PRAGMA_OPERATORS.len();
+    const ASM: usize = WORDS + PRAGMA_WORDS.len();
     match index {
+        ASM.. => ASM_NAMES[index - ASM],
         WORDS.. => PRAGMA_WORDS[index - WORDS],
         OPERATORS.. => PRAGMA_OPERATORS[index - OPERATORS],
         _ => SPECIAL[index].0,
@@ -101,30 +103,25 @@ impl Pieces {
         });
     }
 
-    /// Whether `name` is a sequence of pieces, each used any number of times.
-    pub(super) fn make(&self, name: &[u8]) -> bool {
-        self.make_with(name, 1)
+    /// Whether any forbidden name is a sequence of pieces.
+    pub(super) fn make_any(&self) -> bool {
+        (0..NAMES).any(|index| self.make(name(index)))
     }
 
-    /// The same, where one of the pieces has so many letters.
-    pub(super) fn make_with(&self, name: &[u8], letters: usize) -> bool {
-        // Without such a piece, and with one.
-        let mut reached = [1u64, 0];
+    /// Whether `name` is a sequence of pieces, each used any number of times.
+    pub(super) fn make(&self, name: &[u8]) -> bool {
+        let mut reached = 1u64;
         for at in 0..name.len() {
             for end in at + 1..=name.len() {
-                if reached.iter().all(|reached| reached & 1 << at == 0) {
+                if reached & 1 << at == 0 {
                     break;
                 }
                 if self.0.contains(&name[at..end]) {
-                    let [without, with] = reached.map(|reached| (reached >> at & 1) << end);
-                    match end - at >= letters {
-                        true => reached[1] |= without | with,
-                        false => reached = [reached[0] | without, reached[1] | with],
-                    }
+                    reached |= 1 << end;
                 }
             }
         }
-        reached[1] & 1 << name.len() != 0
+        reached & 1 << name.len() != 0
     }
 }
 
@@ -154,6 +151,15 @@ mod tests {
         );
         let variables = "int d, e, p, n, c, y; _Pragma(S(unroll)) int C(x, 1);";
         assert_eq!(judge(&[macros, variables].concat()), Ok(()));
+        let variables =
+            "int mod, u, l, e; int g(int mod, int u) { return C(x, 1); } _Pragma(S(unroll))";
+        assert_eq!(judge(&[macros, variables].concat()), Ok(()));
+        for short in [
+            "_Pragma(S(GCC C(de, C(pe, C(nd, C(en, cy)))) \"a\"))",
+            "_Pragma(S(GCC C(d, C(e, C(p, C(e, C(n, C(d, C(e, C(n, C(c, y))))))))) \"a\"))",
+        ] {
+            assert_eq!(judge(&[macros, short].concat()), Err(Bypass::ReadsFile));
+        }
         let suffix = "C(__FI, C(__INT64_C_SUFFIX__, E__))";
         let judged = judge(&[macros, suffix].concat());
         assert_eq!(judged, Err(Bypass::UsesTimeOrFileName));

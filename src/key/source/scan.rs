@@ -163,9 +163,3 @@ pub(super) fn find(text: &[u8], word: &[u8]) -> Option<usize> {
 pub(super) fn contains(text: &[u8], word: &[u8]) -> bool {
     find(text, word).is_some()
 }
-
-/// Whether `text` begins with `word`, which is in lower case, in any case.
-pub(super) fn begins_in_any_case(text: &[u8], word: &[u8]) -> bool {
-    let begin = text.get(..word.len());
-    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(word))
-}

@@ -189,6 +189,8 @@ fn no_text_costs_more_than_linear_time() {
         "#               \n",
         "\"\" asm #x ",
         "\"\\x .macr\" #x asm ",
+        "x.y(.z)..q a##s##m #x\n",
+        "#define a(x, y, z) x.y.z. asm #x\n",
         "_Pragma(\"a\") __ ___ ",
         "#include NAME /* a */\n",
         "#include \"a\"\n",
@@ -497,7 +499,7 @@ fn names_that_can_be_pasted_count() {
     ]);
     let source = b"#define C(a, b) a##b\nC(__FI, X)";
     assert_eq!(verdict(&[source]), NONE);
-    assert_eq!(verdict(&[source, b"X=LE__"]), NAME);
+    assert_eq!(verdict(&[source, b"#define X LE__"]), NAME);
 }
 
 #[test]

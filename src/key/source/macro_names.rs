@@ -1,0 +1,219 @@
+//! The names of the macros that texts define, and the words that calls of these macros get.
+
+use std::collections::{HashMap, HashSet};
+
+use super::lexer::is_word;
+use crate::fallible::copy;
+use crate::outcome::Bypass;
+
+/// The macros of all texts.
+#[derive(Default)]
+pub(super) struct MacroNames {
+    /// What each is replaced by, if that is always the same word.
+    names: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    /// There are definitions that are not understood.
+    is_unclear: bool,
+}
+
+/// The parts of a definition.
+pub(super) struct Definition<'a> {
+    name: &'a [u8],
+    /// The text between the parentheses behind the name.
+    parameters: &'a [u8],
+    /// The only word of its body, if it has no parameters.
+    word: Option<&'a [u8]>,
+    is_clear: bool,
+}
+
+impl<'a> Definition<'a> {
+    /// `text`: what stands behind `#define`, or in the option.
+    pub(super) fn new(text: &'a [u8]) -> Self {
+        let text = text.trim_ascii_start();
+        let (name, rest) = text.split_at(word_length(text));
+        let (parameters, is_clear) = match rest {
+            [b'(', rest @ ..] => match rest.iter().position(|byte| *byte == b')') {
+                Some(end) => (&rest[..end], !rest[..end].contains(&b'/')),
+                None => (rest, false),
+            },
+            // A name with other characters in it has an end that is not known here. A quote before the name defines nothing.
+            [first, ..] => {
+                let ends = first.is_ascii_whitespace() || b"=\"'".contains(first);
+                (&[][..], ends)
+            }
+            [] => (&[][..], true),
+        };
+        let body = rest.strip_prefix(b"=").unwrap_or(rest).trim_ascii();
+        let is_word = !body.is_empty() && body.len() == word_length(body);
+        Definition {
+            name,
+            parameters,
+            word: is_word.then_some(body),
+            is_clear,
+        }
+    }
+
+    /// The names of its parameters.
+    pub(super) fn parameters(&self) -> HashSet<&'a [u8]> {
+        let words = self.parameters.split(|byte| !is_word(*byte));
+        words.filter(|word| !word.is_empty()).collect()
+    }
+}
+
+impl MacroNames {
+    pub(super) fn add(&mut self, definition: &Definition) -> Result<(), Bypass> {
+        self.is_unclear |= !definition.is_clear;
+        if let Some(word) = self.names.get_mut(definition.name) {
+            if word.as_deref() != definition.word {
+                *word = None;
+            }
+            return Ok(());
+        }
+        self.names.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+        let word = definition.word.map(copy).transpose()?;
+        self.names.insert(copy(definition.name)?, word);
+        Ok(())
+    }
+
+    /// Whether all definitions are understood.
+    pub(super) fn are_clear(&self) -> bool {
+        !self.is_unclear
+    }
+
+    /// Whether the word may be a macro. Those of compilers begin with an underscore (`__USER_LABEL_PREFIX__`, which is nothing).
+    pub(super) fn may_contain(&self, word: &[u8]) -> bool {
+        self.is_unclear || word.starts_with(b"_") || self.names.contains_key(word)
+    }
+
+    /// Whether the word may become anything but one other word, or one that is refused.
+    pub(super) fn may_replace(&self, word: &[u8], is_refused: impl Fn(&[u8]) -> bool) -> bool {
+        let other = self.names.get(word).and_then(Option::as_deref);
+        self.may_contain(word)
+            && other.is_none_or(|other| is_refused(other) || self.may_contain(other))
+    }
+}
+
+/// Finds the words in a text that a call of a macro may get. No other words outside of definitions can be operands of `##`.
+pub(super) struct CallWords<'n> {
+    names: &'n MacroNames,
+    /// The open parentheses, from that of the call on.
+    open: usize,
+    /// A parenthesis that comes next may be a call's.
+    may_call: bool,
+    is_line_start: bool,
+    in_directive: bool,
+    /// A directive in a call can hold a parenthesis that is not the call's.
+    gets_all: bool,
+}
+
+impl<'n> CallWords<'n> {
+    /// The text may stand behind the name of a macro, in a file that includes it.
+    pub(super) fn new(names: &'n MacroNames, gets_all: bool) -> Self {
+        CallWords {
+            names,
+            open: 0,
+            may_call: true,
+            is_line_start: true,
+            in_directive: false,
+            gets_all,
+        }
+    }
+
+    /// Gives `each` the words in the next span of code.
+    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(&[u8])) {
+        let mut at = 0;
+        while at < code.len() {
+            let rest = &code[at..];
+            let length = word_length(rest).max(1);
+            at += length;
+            match rest[0] {
+                b'\n' => {
+                    // Behind a directive stands what stands behind the token before it.
+                    self.may_call |= self.in_directive;
+                    (self.is_line_start, self.in_directive) = (true, false);
+                    continue;
+                }
+                b' ' | b'\t' | 0x0B | 0x0C | 0 | 0x80.. => continue,
+                b'#' | b'%' if self.is_line_start => {
+                    self.in_directive = true;
+                    self.gets_all |= self.open > 0;
+                    self.may_call = false;
+                }
+                b'(' => {
+                    self.open += usize::from(self.open > 0 || self.may_call);
+                    self.may_call = false;
+                }
+                // A call can give the name of another macro.
+                b')' => {
+                    self.may_call = self.open == 1;
+                    self.open = self.open.saturating_sub(1);
+                }
+                first if is_word(first) => {
+                    let word = &rest[..length];
+                    if self.open > 0 || self.gets_all {
+                        each(word);
+                    }
+                    self.may_call = self.names.may_contain(word);
+                }
+                _ => self.may_call = false,
+            }
+            self.is_line_start = false;
+        }
+    }
+}
+
+fn word_length(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| is_word(**byte)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::key::source::Texts;
+    use crate::outcome::Bypass;
+
+    fn names_the_file(definitions: &[&str], text: &str) -> bool {
+        let mut texts = Texts::default();
+        for definition in definitions {
+            texts.add_definition(definition.as_bytes()).expect("judged");
+        }
+        let judged = texts.add(text.as_bytes()).and_then(|_| texts.finish());
+        judged == Err(Bypass::UsesTimeOrFileName)
+    }
+
+    #[test]
+    fn words_that_a_call_may_get_can_be_pasted() {
+        for text in [
+            "C(__FI, LE__)",
+            "C\n(\n__FI,\n(LE__))",
+            "C /* ( */ (x /* ) */, __FI, LE__)",
+            "#define D C\nD(__FI, LE__)",
+            "#define D __FI\n#define E LE__\nint x;",
+            "#define D(x) C\nD(1)(__FI, LE__)",
+            "#define O C(\nO __FI, LE__)",
+            "C(\n#if 0\n)\n#endif\n__FI, LE__)",
+            "C\n#if 1\n(__FI, LE__)\n#endif",
+            "(__FI, LE__)",
+            "#define a$b(x, y) x##y\na$b(__FI, LE__)",
+            "#define/**/D(x, y) x##y\nD(__FI, LE__)",
+            "#if C(__FI, LE__)\n#endif",
+            "_id(C)(__FI, LE__)",
+        ] {
+            let text = format!("#define C(a, b) a##b\n{text}");
+            assert!(names_the_file(&[], &text), "{text}");
+        }
+        assert!(names_the_file(&["P(a,b)=a##b"], "P(__FI, LE__)"));
+        assert!(names_the_file(&["P(a,b)=a##b", "X=__FI", "Y=LE__"], ""));
+    }
+
+    #[test]
+    fn words_of_functions_and_variables_are_not_pasted() {
+        for text in [
+            "int __FI, LE__; f(__FI, LE__);",
+            "C(x, y); f(__FI, LE__); int z = (x) + g((LE__));",
+            "C((x), y) __FI LE__",
+            "#define D 1\n#ifdef __FI\n#endif\nint LE__;",
+        ] {
+            let text = format!("#define C(a, b) a##b\n{text}");
+            assert!(!names_the_file(&["\"X=1\"", "Y"], &text), "{text}");
+        }
+    }
+}

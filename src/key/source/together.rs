@@ -1,0 +1,169 @@
+//! What texts could do together that none of them does alone.
+
+use super::assembly::{begins_a_directive, code_could_name_a_file, has_asm};
+use super::directive_code::is_balanced;
+use super::lexer::Lexer;
+use super::macro_names::{CallWords, Definition, MacroNames};
+use super::pasting::Pieces;
+use super::scan::contains;
+use super::{
+    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, STEPS_OF_WORDS, Texts, has_pragma_word,
+    mentions_special,
+};
+use crate::outcome::Bypass;
+
+impl Texts<'_> {
+    /// Judges the effect of the texts together.
+    ///
+    /// # Errors
+    /// See [`Texts::add`].
+    pub fn finish(&self) -> Result<(), Bypass> {
+        if self.asks && !self.are_definitions_balanced()? {
+            return Err(Bypass::UnresolvedInclude);
+        }
+        let pasted = match self.pastes {
+            true => self.pasted_pieces()?,
+            false => None,
+        };
+        let makes = |names: &[&[u8]]| {
+            let makes_one = |pieces: &Pieces| names.iter().any(|name| pieces.make(name));
+            pasted.as_ref().is_some_and(makes_one)
+        };
+        if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| makes(&[*name])) {
+            return Err(*reason);
+        }
+        let runs_pragmas = self.runs_pragmas || makes(&PRAGMA_OPERATORS);
+        // The operator takes one string, so a word that is pasted comes to it by `#x`.
+        if runs_pragmas && self.makes_strings && makes(&PRAGMA_WORDS) {
+            return Err(Bypass::ReadsFile);
+        }
+        if runs_pragmas {
+            self.judge_pragmas()?;
+        }
+        let may_assemble = self.names_assembled || self.makes_strings;
+        let assembles = may_assemble && (makes(&ASM_NAMES) || self.has_asm()?);
+        match assembles && (self.names_assembled || self.makes_name_assembled()?) {
+            true => Err(Bypass::ReadsFile),
+            false => Ok(()),
+        }
+    }
+
+    /// The operator's text can come from anywhere, by `#x` or in another text, so no place is left out.
+    fn judge_pragmas(&self) -> Result<(), Bypass> {
+        let (mut reads, mut mentions) = (false, None);
+        self.each_reading(|joined, _| {
+            self.work.count(STEPS_OF_WORDS * joined.len());
+            reads |= has_pragma_word(joined);
+            mentions = mentions.or_else(|| mentions_special(joined));
+            Ok(())
+        })?;
+        match reads.then_some(Bypass::ReadsFile).or(mentions) {
+            Some(reason) => Err(reason),
+            None => Ok(()),
+        }
+    }
+
+    /// The pieces of forbidden names that could be operands of `##`, if all words of the texts together make such a name.
+    fn pasted_pieces(&self) -> Result<Option<Pieces>, Bypass> {
+        let mut all = Pieces::default();
+        self.each_reading(|joined, reading| self.each_code(joined, reading, |code| all.add(code)))?;
+        if !all.make_any() {
+            return Ok(None);
+        }
+        let macros = self.macro_names()?;
+        let gets_all = !macros.are_clear() || !self.are_definitions_balanced()?;
+        let mut pieces = Pieces::default();
+        self.each_definition(|definition, reading| {
+            self.each_code(definition, reading, |code| pieces.add(code))
+        })?;
+        self.each_reading(|joined, reading| {
+            let mut calls = CallWords::new(&macros, gets_all);
+            self.work.count(STEPS_OF_WORDS * joined.len());
+            self.each_code(joined, reading, |code| {
+                calls.find(code, |word| pieces.add(word));
+            })
+        })?;
+        Ok(Some(pieces))
+    }
+
+    fn has_asm(&self) -> Result<bool, Bypass> {
+        let mut has = false;
+        self.each_reading(|joined, reading| {
+            self.work.count_search(joined.len());
+            if has || !contains(joined, b"asm") {
+                return Ok(());
+            }
+            self.each_code(joined, reading, |code| has |= has_asm(code))
+        })?;
+        Ok(has)
+    }
+
+    /// Whether a literal that is made of code could name a file in inline assembly.
+    fn makes_name_assembled(&self) -> Result<bool, Bypass> {
+        let macros = self.macro_names()?;
+        let may_become_any = |word: &[u8]| macros.may_replace(word, begins_a_directive);
+        let mut makes = false;
+        self.each_reading(|joined, reading| {
+            self.each_code(joined, reading, |code| {
+                makes |= code_could_name_a_file(code, false, may_become_any);
+            })
+        })?;
+        self.each_definition(|definition, reading| {
+            let parameters = Definition::new(definition).parameters();
+            // Words that are pasted can become the name of a macro.
+            let pastes = contains(definition, b"##") || contains(definition, b"%:%:");
+            self.each_code(definition, reading, |code| {
+                makes |= code_could_name_a_file(code, pastes, |word| {
+                    parameters.contains(word) || may_become_any(word)
+                });
+            })
+        })?;
+        Ok(makes)
+    }
+
+    fn macro_names(&self) -> Result<MacroNames, Bypass> {
+        let mut names = MacroNames::default();
+        self.each_definition(|definition, _| names.add(&Definition::new(definition)))?;
+        Ok(names)
+    }
+
+    /// Whether each definition closes the parentheses that it opens.
+    fn are_definitions_balanced(&self) -> Result<bool, Bypass> {
+        let mut are_balanced = true;
+        self.each_definition(|definition, reading| {
+            are_balanced = are_balanced && is_balanced(definition, reading, &self.work)?;
+            Ok(())
+        })?;
+        Ok(are_balanced)
+    }
+
+    /// Each definition of a macro, in the texts and from the options.
+    fn each_definition(
+        &self,
+        mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass> {
+        self.definitions(self.texts.iter(), &mut each)?;
+        let mut options = self.texts.iter().filter(|text| text.is_definition);
+        options.try_for_each(|text| text.readings(&self.work, &mut each))
+    }
+
+    /// Each text with its lines joined, in each reading.
+    fn each_reading(
+        &self,
+        mut each: impl FnMut(&[u8], u8) -> Result<(), Bypass>,
+    ) -> Result<(), Bypass> {
+        let mut texts = self.texts.iter();
+        texts.try_for_each(|text| text.readings(&self.work, &mut each))
+    }
+
+    /// Each span of code of a text with joined lines. Comments and literals are not code.
+    fn each_code(
+        &self,
+        joined: &[u8],
+        reading: u8,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), Bypass> {
+        self.work.count(STEPS_OF_WORDS * joined.len());
+        Lexer::code_of(joined, reading, &self.work, &mut |code| each(code))
+    }
+}
