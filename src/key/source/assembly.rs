@@ -119,17 +119,16 @@ pub(super) fn code_could_name_a_file(
         let rest = rest.trim_ascii();
         pastes && (rest.is_empty() || has_sign(rest, b"##") || has_sign(rest, b"%:%:"))
     };
+    let stays =
+        |word: &[u8], before: &[u8]| !may_be_macro(word) && !is_pasted(before, <[u8]>::ends_with);
     let mut periods = Marks::new(code, |byte: u8, _: u8| byte == b'.');
     let mut at = periods.next(0);
     while at < code.len() {
         let before = &code[..at];
         let word = word_before(before);
         let begins_no_statement = match word.is_empty() {
-            true => before.ends_with(b".") || !pastes && is_subscript(before, &may_be_macro),
-            false => {
-                let before = &before[..at - word.len()];
-                !may_be_macro(word) && !is_pasted(before, <[u8]>::ends_with)
-            }
+            true => before.ends_with(b".") || is_subscript(before, stays),
+            false => stays(word, &before[..at - word.len()]),
         };
         if !begins_no_statement {
             let behind = &code[at + 1..];
@@ -153,23 +152,26 @@ pub(super) fn code_could_name_a_file(
     false
 }
 
-/// Whether a bracket ends here that stays in the assembly, unlike that of an operand's name (`%[name]`, `%c[name]`).
-fn is_subscript(code: &[u8], may_be_macro: impl Fn(&[u8]) -> bool) -> bool {
+/// Whether a bracket ends here that stays in the assembly, unlike that of an operand's name (`%[name]`, `%c[name]`). `stays`: whether a
+/// word does, with the code before it.
+fn is_subscript(code: &[u8], stays: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     let Some(code) = code.strip_suffix(b"]") else {
         return false;
     };
     let index = word_before(code);
     let before = &code[..code.len() - index.len()];
-    match (index.first(), before.last()) {
-        (None, last) => matches!(last, Some(b']' | b' ')),
-        (Some(first), _) if first.is_ascii_digit() => true,
-        (Some(_), None) => false,
-        (Some(_), Some(b'[')) => {
-            let array = word_before(&before[..before.len() - 1]);
-            array.len() > 1 && !may_be_macro(array) && !may_be_macro(index)
+    let Some(first) = index.first() else {
+        return before.ends_with(b"]") || before.ends_with(b" ");
+    };
+    stays(index, before)
+        && match before.strip_suffix(b"[") {
+            _ if first.is_ascii_digit() => true,
+            Some(before) => {
+                let array = word_before(before);
+                array.len() > 1 && stays(array, &before[..before.len() - array.len()])
+            }
+            None => !before.is_empty(),
         }
-        (Some(_), Some(_)) => !may_be_macro(index),
-    }
 }
 
 /// The word or number that ends here.
@@ -255,6 +257,7 @@ mod tests {
             "#define V [v\nasm(S(%V].in) S(cb) S(in));",
             "#define E\nasm(S(E (x).in) S(cb) S(in));",
             "#define EE\n#define X asm(S(E ## /**/E.in) S(cb) S(in));",
+            "#define EE\n#define X(q) asm(S(q[E ## E[v].in) S(cb) S(in));",
             "#define QQ incbin\n#define X asm(S(.Q ##Q));",
             "#define Q i\nasm(S(.Q) S(ncbin));",
             "#define E\n#define Q E\nasm(S(Q.in) S(cb) S(in));",
@@ -291,6 +294,7 @@ mod tests {
             "#define S(x) #x\nasm(S(nop)); f(v.i, v.in); p->in = (x).s1 + 1.f; g(...);",
             "#define S(x) #x\nasm(S(nop)); f(arr[n + 0].i, arr[n + 1].i, to[i].in[k], a[b[i]].r);",
             "#define S(x) #x\n#define s0 x\nasm(S(nop)); (v).s0 = 1;",
+            "#define S(x) #x\n#define F(W, x) W##y(arr[n].i)\nasm(S(nop));",
             "#define S(x) #x\n#define F(W, x) int f##W() { return v[x].a + x.b; }\nasm(S(nop));",
             "#define S(x) #x\n// plasma\nreturn p.incx*p.n;",
             "#define S(x) #x\nint disasm; t x = { .i /* asm */ = 1 };",
