@@ -183,7 +183,7 @@ impl StartUp {
                     text(shell.as_bytes())
                 ),
             };
-            let variables = "make your shell set, when you log in, the variables that `oclcache install --user` prints on standard output";
+            let variables = "make your shell set, when you log in, the variables that `oclcache install --user` prints";
             found
                 .by_hand
                 .push(format!("oclcache: {which}; {variables}"));
