@@ -42,21 +42,25 @@ pub fn note() {
 pub fn are_on() -> bool {
     note();
     match NOTED.get() {
-        Some(Some(noted)) if !noted.is_on => is_any_seen(),
+        Some(Some(noted)) if !noted.is_on => {
+            let is_seen = SEEN.load(Ordering::Relaxed) || is_told();
+            SEEN.fetch_or(is_seen, Ordering::Relaxed);
+            is_seen
+        }
         _ => true,
     }
 }
 
-/// Whether this thread may have filters that the noted one did not have. Also true if none was noted: then nothing was built.
+/// Whether this thread may have filters that the noted one did not have. If none was noted, none was on.
 ///
 /// The end of the process asks, where nothing may be allocated. A filter that is on beside one that was on before, as in a container, is
 /// told by what it needs: a thread adds none that can still gain privileges, unless it is privileged itself. Where that is no difference, as
 /// in a container that allows nobody to gain any, the answer is yes.
 pub fn were_added() -> bool {
     match NOTED.get() {
-        Some(Some(noted)) if !noted.is_on => is_any_seen(),
-        Some(Some(noted)) => noted.no_new_privs || no_new_privs().unwrap_or(true),
-        _ => true,
+        Some(Some(noted)) if noted.is_on => noted.no_new_privs || no_new_privs().unwrap_or(true),
+        Some(None) => true,
+        _ => is_told(),
     }
 }
 
@@ -89,16 +93,13 @@ fn parent() -> Option<String> {
     Some(format!("/proc/{parent}/status"))
 }
 
-/// Asks by prctl(2), where no filter was on before.
-fn is_any_seen() -> bool {
-    let is_on = || match secure_computing_mode() {
+/// Whether prctl(2) tells of a filter of this thread. Asked where none was on before.
+fn is_told() -> bool {
+    match secure_computing_mode() {
         Ok(mode) => mode != SecureComputingMode::Disabled,
         // The kernel has no filters.
         Err(error) => error != Errno::INVAL,
-    };
-    let is_seen = SEEN.load(Ordering::Relaxed) || is_on();
-    SEEN.fetch_or(is_seen, Ordering::Relaxed);
-    is_seen
+    }
 }
 
 impl Filters {

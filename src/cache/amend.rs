@@ -33,7 +33,9 @@ impl Cache {
         }
         // Bare, this call needs little stack and few system calls, and the program may have left itself no more. A kernel whose facts are
         // not stored is asked about when it was served, as one that was never created.
-        if syscall_filters::were_added() || !own_threads::may_start() {
+        // A new thread calls the dynamic linker, for which it would wait as long as this one is in a constructor, or one waits for this one.
+        let may_call_linker = || !linker_lock::is_busy_for_long() && !linker_lock::is_held();
+        if !may_call_linker() || syscall_filters::were_added() || !own_threads::may_start() {
             return;
         }
         let Some(known) = kernel_facts(driver, kernel) else {

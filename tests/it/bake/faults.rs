@@ -173,7 +173,10 @@ fn priorities(process: u32) -> (i64, Option<i64>) {
 #[test]
 fn only_a_baker_for_which_nobody_waits_has_the_lowest_priority() {
     let (own, _) = priorities(std::process::id());
-    for (arguments, expected) in [(&["bake", "-v"][..], own), (&["bake", "--detached"], 19)] {
+    for (arguments, expected) in [
+        (&["bake", "-v"][..], own),
+        (&["bake", "--detached", "--anywhere"], 19),
+    ] {
         let (sandbox, file) = recipes("STUB_STUCK");
         fs::write(&file, "").expect("written");
         let mut baker: Command = sandbox.command(Way::Cached, env!("CARGO_BIN_EXE_oclcache"));
