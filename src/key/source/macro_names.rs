@@ -118,6 +118,11 @@ impl<'n> CallWords<'n> {
         }
     }
 
+    /// Whether a call has not ended.
+    pub(super) fn are_open(&self) -> bool {
+        self.open > 0
+    }
+
     /// Gives `each` the words in the next span of code.
     pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(&[u8])) {
         let mut at = 0;
@@ -202,6 +207,19 @@ mod tests {
         }
         assert!(names_the_file(&["P(a,b)=a##b"], "P(__FI, LE__)"));
         assert!(names_the_file(&["P(a,b)=a##b", "X=__FI", "Y=LE__"], ""));
+    }
+
+    #[test]
+    fn a_call_may_begin_in_a_header_and_end_behind_it() {
+        for (header, rest) in [("C(", "__FI, LE__)"), ("C", "(__FI, LE__)")] {
+            let mut texts = Texts::default();
+            let rest = format!("#include <a.h>\n{rest}");
+            for text in ["#define C(a, b) a##b\n", header, &rest] {
+                texts.add(text.as_bytes().to_vec()).expect("judged");
+            }
+            let judged = texts.finish();
+            assert_eq!(judged, Err(Bypass::UsesTimeOrFileName), "{header}");
+        }
     }
 
     #[test]

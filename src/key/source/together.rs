@@ -76,14 +76,18 @@ impl Texts<'_> {
         self.each_definition(|definition, reading| {
             self.each_code(definition, reading, |code| pieces.add(code))
         })?;
+        let mut runs_on = false;
         self.each_reading(|joined, reading| {
             let mut calls = CallWords::new(&macros, gets_all);
             self.work.count(STEPS_OF_WORDS * joined.len());
             self.each_code(joined, reading, |code| {
                 calls.find(code, |word| pieces.add(word));
-            })
+            })?;
+            runs_on |= calls.are_open();
+            Ok(())
         })?;
-        Ok(Some(pieces))
+        // A call that begins in a header may end in the text that includes it.
+        Ok(Some(if runs_on { all } else { pieces }))
     }
 
     fn has_asm(&self) -> Result<bool, Bypass> {
