@@ -308,14 +308,20 @@ extern "C" fn second(data: *mut c_void) -> c_int {
             return 127;
         }
         mask(&0, ptr::null_mut());
-        libc::syscall(
-            libc::SYS_execveat,
-            program,
-            c"".as_ptr(),
-            start.arguments.as_ptr(),
-            start.environment.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        );
+        let execute = || {
+            libc::syscall(
+                libc::SYS_execveat,
+                program,
+                c"".as_ptr(),
+                start.arguments.as_ptr(),
+                start.environment.as_ptr(),
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        execute();
+        // The interpreter of a script, as some distributions wrap programs in, opens it by a descriptor that must stay open.
+        libc::syscall(libc::SYS_fcntl, program, libc::F_SETFD, 0);
+        execute();
     }
     127
 }

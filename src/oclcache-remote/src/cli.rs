@@ -110,6 +110,8 @@ pub fn run() -> ExitCode {
 impl ServeArgs {
     fn run(self) -> Done {
         limit_memory();
+        // Linux before 6.14 shows the number of the descriptor by which the library executes it.
+        let _ = std::fs::write("/proc/self/comm", env!("CARGO_PKG_NAME"));
         let settings = RemoteSettings::read();
         let local = Local::open(&settings)?;
         if self.protocol != VERSION {

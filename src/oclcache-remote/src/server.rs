@@ -5,7 +5,7 @@ mod connection;
 mod leases;
 mod uploads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,7 +70,9 @@ pub struct Server {
     clients: Mutex<Vec<u32>>,
     received: AtomicU64,
     prefetched: AtomicU64,
-    /// Why the last entry that is never sent is not, since the state was written.
+    /// The entries that are never sent.
+    withheld: Mutex<HashSet<KeyBytes>>,
+    /// Why the last one of them is not, if one was found since the state was written.
     withheld_why: Mutex<Option<String>>,
     /// The last program of another version since the state was written.
     other_version: Mutex<Option<OtherVersion>>,
@@ -108,6 +110,7 @@ impl Server {
             clients: Mutex::default(),
             received: AtomicU64::new(0),
             prefetched: AtomicU64::new(0),
+            withheld: Mutex::default(),
             withheld_why: Mutex::default(),
             other_version: Mutex::default(),
             stops: AtomicBool::new(false),

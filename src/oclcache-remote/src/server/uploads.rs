@@ -127,8 +127,8 @@ impl Server {
             Outgoing::Entry(entry) => entry,
             Outgoing::Never(why) => {
                 self.local.log(&format!("an entry is not sent: {why}"));
-                // What is gone is not withheld.
-                if why != NotSent::Absent {
+                // What is gone is not withheld. An entry that has changed is looked at again.
+                if why != NotSent::Absent && locked(&self.withheld).insert(*key) {
                     Counters::add(&self.shared.counters.withheld, 1);
                     *locked(&self.withheld_why) = Some(why.to_string());
                 }
