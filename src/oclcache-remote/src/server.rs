@@ -70,6 +70,8 @@ pub struct Server {
     clients: Mutex<Vec<u32>>,
     received: AtomicU64,
     prefetched: AtomicU64,
+    /// The state is read before it is written.
+    writing_state: Mutex<()>,
     /// The entries that are never sent.
     withheld: Mutex<HashSet<KeyBytes>>,
     /// Why the last one of them is not, if one was found since the state was written.
@@ -110,6 +112,7 @@ impl Server {
             clients: Mutex::default(),
             received: AtomicU64::new(0),
             prefetched: AtomicU64::new(0),
+            writing_state: Mutex::default(),
             withheld: Mutex::default(),
             withheld_why: Mutex::default(),
             other_version: Mutex::default(),
@@ -156,6 +159,7 @@ impl Server {
         // Nobody is to connect to a helper that ends.
         drop(acceptor);
         let left = self.flush(LAST_FLUSH).await;
+        self.write_state();
         if left > 0 {
             let text = match left {
                 1 => "1 entry was not sent; it stays in the outbox".to_owned(),
@@ -376,6 +380,7 @@ impl Server {
 
     /// Adds what has happened since the last time to the state that others read.
     pub fn write_state(&self) {
+        let _only = locked(&self.writing_state);
         let counters = &self.shared.counters;
         let count = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         self.local.add_state(crate::local::StateChange {

@@ -65,8 +65,6 @@ impl Server {
     /// Sends what is in the outbox within a time. Returns how many entries are left.
     pub(super) async fn flush(&self, wait: Duration) -> u32 {
         let _ = tokio::time::timeout(wait, self.send_all()).await;
-        // Who waits for that reads it.
-        self.write_state();
         self.local.pending_count()
     }
 
@@ -131,6 +129,8 @@ impl Server {
                 if why != NotSent::Absent && locked(&self.withheld).insert(*key) {
                     Counters::add(&self.shared.counters.withheld, 1);
                     *locked(&self.withheld_why) = Some(why.to_string());
+                    // Before it leaves the outbox: who finds that empty reads the state.
+                    self.write_state();
                 }
                 self.local.sent(key, marker);
                 return Sent::Done;
