@@ -199,7 +199,7 @@ fn the_directory_may_stand_behind_links_of_its_user_and_of_nobody_else() {
         let why = open(way).expect_err("refused").to_string();
         assert!(why.contains("belongs to user 4242"), "{why}");
     }
-    // Somebody may have made a directory there, whoever else can write it.
+    // A user may make a directory there although others can write to it.
     std::fs::create_dir_all(at("theirs/below")).expect("made");
     std::fs::create_dir(at("theirs/mine")).expect("made");
     symlink(at("real/cache"), at("theirs/below/to-it")).expect("linked");

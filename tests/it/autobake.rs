@@ -336,28 +336,34 @@ fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it()
     }
 }
 
+/// Runs a program as the first process of a namespace.
+const IN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
+
+/// Whether there are process namespaces here; says so of a test if not.
+fn has_process_namespaces(test: &str) -> bool {
+    let mut command = Command::new(IN_NAMESPACE[0]);
+    let status = command.args(&IN_NAMESPACE[1..]).arg("true").status();
+    let has = status.is_ok_and(|status| status.success());
+    if !has {
+        skipped(format_args!("{test} (no process namespace)"));
+    }
+    has
+}
+
 /// There the program is a child of the first process, with which all others end.
 #[test]
 fn none_is_started_by_what_a_container_runs() {
     let test = "what a container runs";
-    let Some(behind) = Behind::new(test) else {
+    let Some(behind) = Behind::new(test).filter(|_| has_process_namespaces(test)) else {
         return;
     };
-    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
-    let can = Command::new(unshare[0])
-        .args(&unshare[1..])
-        .arg("true")
-        .status();
-    if !can.is_ok_and(|status| status.success()) {
-        return skipped(format_args!("{test} (no process namespace)"));
-    }
     let list = "; for process in /proc/[0-9]*; do readlink $process/exe; done; true";
     let script = format!("\"$0\" behind ignoring{list}");
     let command = behind.place.path().join("oclcache").display().to_string();
     for (setting, expected) in [("1", true), ("auto", false)] {
         let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
-        let mut run = behind.sandbox.command(Way::Cached, unshare[0]);
-        run.args(&unshare[1..])
+        let mut run = behind.sandbox.command(Way::Cached, IN_NAMESPACE[0]);
+        run.args(&IN_NAMESPACE[1..])
             .args(["sh", "-c", &script])
             .arg(example("client"));
         run.env("OCLCACHE_AUTOBAKE", setting);
@@ -375,17 +381,9 @@ fn none_is_started_by_what_a_container_runs() {
 #[test]
 fn none_is_started_below_a_first_process_that_is_no_init() {
     let test = "what a server starts in a container";
-    let Some(behind) = Behind::new(test) else {
+    let Some(behind) = Behind::new(test).filter(|_| has_process_namespaces(test)) else {
         return;
     };
-    let unshare = ["unshare", "--pid", "--fork", "--mount-proc"];
-    let can = Command::new(unshare[0])
-        .args(&unshare[1..])
-        .arg("true")
-        .status();
-    if !can.is_ok_and(|status| status.success()) {
-        return skipped(format_args!("{test} (no process namespace)"));
-    }
     let script =
         "\"$0\" behind ignoring; for process in /proc/[0-9]*; do readlink $process/exe; done; true";
     let command = behind.place.path().join("oclcache").display().to_string();
@@ -394,8 +392,8 @@ fn none_is_started_below_a_first_process_that_is_no_init() {
         (&["timeout", "60"], false),
     ] {
         let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
-        let mut run = behind.sandbox.command(Way::Cached, unshare[0]);
-        run.args(&unshare[1..]).args(first);
+        let mut run = behind.sandbox.command(Way::Cached, IN_NAMESPACE[0]);
+        run.args(&IN_NAMESPACE[1..]).args(first);
         run.args(["sh", "-c", script]).arg(example("client"));
         run.env("OCLCACHE_AUTOBAKE", "auto");
         let ran = behind.sandbox.run(&mut run).ok();

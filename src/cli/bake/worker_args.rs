@@ -15,7 +15,7 @@ pub struct WorkerArgs {
     /// No process waits for this one or reads its messages
     #[arg(long, hide = true)]
     pub detached: bool,
-    /// Whoever adopts it
+    /// Bakes also where a supervisor would wait for it
     #[arg(long, hide = true)]
     pub anywhere: bool,
     #[arg(long, hide = true)]
