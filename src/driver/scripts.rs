@@ -171,6 +171,9 @@ fn shell_files(
     let mut found = Vec::new();
     for name in SHELL_FILES {
         let value = variable(name);
+        if value.is_empty() {
+            continue;
+        }
         if value.iter().any(|byte| b"$`~\\".contains(byte)) {
             tracing::warn!(
                 name,

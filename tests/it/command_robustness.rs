@@ -205,8 +205,13 @@ fn crowd(sandbox: &Sandbox) -> PathBuf {
 
 #[test]
 fn a_signal_ends_a_collection_and_leaves_no_files() {
-    let sandbox = filled();
-    let entries = crowd(&sandbox);
+    // On a busy machine a collection may be over before the signal comes.
+    assert!((0..10).any(|_| is_ended_by_a_signal(&filled())));
+}
+
+/// Interrupts a collection, and checks what it leaves. False: it had come to its end.
+fn is_ended_by_a_signal(sandbox: &Sandbox) -> bool {
+    let entries = crowd(sandbox);
     let count = || {
         let shards = fs::read_dir(&entries).expect("there").flatten();
         let files = shards.map(|shard| fs::read_dir(shard.path()).map_or(0, Iterator::count));
@@ -214,24 +219,26 @@ fn a_signal_ends_a_collection_and_leaves_no_files() {
     };
     let before = count();
     assert!(before > 4000);
-    let mut child = command(&sandbox, "gc --max-size 1B");
+    let mut child = command(sandbox, "gc --max-size 1B");
     let mut child = child.stderr(Stdio::null()).spawn().expect("run");
-    while count() == before {
-        assert_eq!(
-            child.try_wait().expect("a child"),
-            None,
-            "nothing was removed"
-        );
+    while count() == before && child.try_wait().expect("a child").is_none() {}
+    if child.try_wait().expect("a child").is_none() {
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
     }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
-    assert_eq!(child.wait().expect("ended").signal(), Some(2));
+    let ended = child.wait().expect("ended");
     let left = count();
-    assert!(0 < left && left < before, "{left} of {before}");
+    if ended.success() {
+        assert_eq!(left, 0);
+        return false;
+    }
+    assert_eq!(ended.signal(), Some(2));
+    assert!(left < before, "{left} of {before}");
     let temporary = tree(&sandbox.path("cache/v1/tmp"));
     assert!(temporary.is_empty(), "{temporary:?}");
     sandbox.oclcache(&["gc", "--max-size", "1B"]).ok();
     assert_eq!(sandbox.stat("entries"), 0);
+    true
 }
 
 #[test]

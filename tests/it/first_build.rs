@@ -14,9 +14,9 @@ use crate::support::{Driver, Ran, Sandbox, Way, copy_program, example};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = 5; }\n";
 /// What the log says of such a build.
-const FIRST: &str = "a first build";
+pub const FIRST: &str = "a first build";
 /// A driver whose files are younger is identified first.
-const SETTLED: Duration = Duration::from_millis(2500);
+pub const SETTLED: Duration = Duration::from_millis(2500);
 
 const FAR_TOO_LONG: Duration = Duration::from_secs(60);
 

@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::first_build::{FIRST, SETTLED};
 use crate::functions::shared;
-use crate::support::{Driver, Sandbox, Way, example, skipped};
+use crate::support::{Driver, Ran, Sandbox, Way, example, skipped};
 
 /// Has a constant that is recognized in machine code.
 pub const SOURCE: &str =
@@ -160,4 +161,30 @@ fn what_a_script_in_place_of_a_tool_runs_is_in_the_key() {
         );
         assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0], "{name}");
     }
+}
+
+/// The tools of most users are older than the process, whose first build is then made while the driver is identified.
+#[test]
+fn the_first_build_with_a_script_in_place_of_a_tool_is_stored() {
+    let Some(mut sandbox) = Sandbox::new(Driver::Pocl) else {
+        return;
+    };
+    let tools = sandbox.path("tools");
+    std::fs::create_dir(&tools).expect("made");
+    let path = std::env::var("PATH").expect("a search path");
+    write_script(&tools.join("ld"), "exec /usr/bin/ld \"$@\"");
+    sandbox.set("MESA_SHADER_CACHE_DIR", sandbox.path("mesa"));
+    sandbox.set("PATH", format!("{}:{path}", tools.display()));
+    sandbox.set("OCLCACHE_LOG", "debug");
+    std::thread::sleep(SETTLED);
+    let ran = [(); 2].map(|()| sandbox.kernel(Way::Cached, SOURCE, "").ok());
+    let [first, second] = &ran;
+    assert!(first.stderr.contains(FIRST), "{}", first.stderr);
+    assert_eq!(
+        ran.each_ref().map(Ran::source_builds),
+        [1, 0],
+        "{}",
+        first.stderr
+    );
+    assert_eq!(first.stdout, second.stdout);
 }
