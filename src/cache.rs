@@ -79,6 +79,7 @@ use crate::store::driver_costs::CostMemory;
 use crate::store::journal::Kept;
 use crate::store::tiers::Tiers;
 use crate::syscall_filters;
+use amend::WaitingKernels;
 use attribution::Attribution;
 use audit::AuditMarks;
 use counting::{BuildTime, nanoseconds};
@@ -118,6 +119,7 @@ pub struct Cache {
     lacks_names: AtomicBool,
     /// None: there is no remote store.
     remote: Option<RemoteClient>,
+    waiting_kernels: WaitingKernels,
 }
 
 /// The arguments of a clBuildProgram or clCompileProgram call, read but not judged.
@@ -167,6 +169,7 @@ pub fn at_end() {
         recorder.at_end();
     }
     if let Some(store) = cache.written_store() {
+        cache.amend_at_end();
         cache.measures.at_end(store);
         store.at_end();
     }
@@ -180,6 +183,7 @@ pub fn forked() {
         return;
     };
     cache.measures.forked();
+    cache.waiting_kernels.forked();
     for store in cache.opened.stores() {
         store.forked();
     }
@@ -339,6 +343,7 @@ impl Cache {
             marks: AuditMarks::default(),
             lacks_names: AtomicBool::new(false),
             remote,
+            waiting_kernels: WaitingKernels::default(),
         }
     }
 

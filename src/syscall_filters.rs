@@ -3,15 +3,22 @@
 //! Each thread has its own, and one that it installs stays. A filter may kill for any call, so what a program has forbidden must not be
 //! called, and the question itself is asked in the way that the filters before it have allowed.
 
+#![allow(unsafe_code)] // asks the C library for a number
+
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::race::OnceBox;
-use rustix::io::Errno;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::process::getppid;
 use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
 
+use crate::fork_generation::generation;
+use crate::guarded_file::beyond_streams;
 use crate::proc_file;
 
+const OF_PROCESS: &str = "/proc/self/status";
 const OF_THREAD: &str = "/proc/thread-self/status";
 const OF_FIRST_PROCESS: &str = "/proc/1/status";
 
@@ -25,14 +32,32 @@ struct Filters {
     no_new_privs: bool,
 }
 
-/// Those of the thread that was noted. None in it: the system does not tell.
-static NOTED: OnceBox<Option<Filters>> = OnceBox::new();
+/// What was noted of the filters.
+struct Noted {
+    /// Those of the thread that noted them. None: the system does not tell.
+    of_thread: Option<Filters>,
+    of_first_thread: Option<FirstThread>,
+}
+
+static NOTED: OnceBox<Noted> = OnceBox::new();
 /// Whether prctl(2) has told of a filter in any thread since.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Notes the filters of this thread, unless those of another one were.
+/// Notes the filters of this thread and of the process's first one, unless that was done.
 pub fn note() {
-    NOTED.get_or_init(|| Box::new(Filters::read(OF_THREAD)));
+    NOTED.get_or_init(|| {
+        let of_first_thread = FirstThread::note();
+        let known = of_first_thread.as_ref().filter(|_| is_first_thread());
+        let known = known.map(|first| first.filters);
+        Box::new(Noted {
+            of_thread: known.or_else(|| Filters::read(OF_THREAD)),
+            of_first_thread,
+        })
+    });
+}
+
+fn noted() -> Option<Filters> {
+    NOTED.get()?.of_thread
 }
 
 /// Whether the system calls of this thread are filtered, or were those of any thread that asked before: filters stay.
@@ -41,8 +66,8 @@ pub fn note() {
 /// since a filter that is on already may kill for prctl(2) as well.
 pub fn are_on() -> bool {
     note();
-    match NOTED.get() {
-        Some(Some(noted)) if !noted.is_on => {
+    match noted() {
+        Some(noted) if !noted.is_on => {
             let is_seen = SEEN.load(Ordering::Relaxed) || is_told();
             SEEN.fetch_or(is_seen, Ordering::Relaxed);
             is_seen
@@ -51,13 +76,23 @@ pub fn are_on() -> bool {
     }
 }
 
-/// Whether this thread may have filters that the noted one did not have. If none was noted, none was on.
+/// Whether this thread may have filters that were not there when they were noted. If nothing was noted, none was on.
 ///
-/// The end of the process asks, where nothing may be allocated. A filter that is on beside one that was on before, as in a container, is
-/// told by what it needs: a thread adds none that can still gain privileges, unless it is privileged itself. Where that is no difference, as
-/// in a container that allows nobody to gain any, the answer is yes.
+/// The end of the process asks, where nothing may be allocated. Usually that is its first thread, and its status is read from a file that
+/// stays open, by pread(2), which sandboxes let pass that know neither open(2) nor prctl(2). All others ask by prctl(2), for which a filter
+/// may kill.
 pub fn were_added() -> bool {
-    match NOTED.get() {
+    let of_first_thread = NOTED.get().and_then(|noted| noted.of_first_thread.as_ref());
+    let of_first_thread = of_first_thread.filter(|_| is_first_thread());
+    let told = of_first_thread.and_then(FirstThread::has_more);
+    told.unwrap_or_else(may_have_been_added)
+}
+
+/// The same by prctl(2). A filter that is on beside one that was on before, as in a container, is told by what it needs: a thread adds none
+/// that can still gain privileges, unless it is privileged itself. Where that is no difference, as in a container that allows nobody to gain
+/// any, the answer is yes.
+fn may_have_been_added() -> bool {
+    match NOTED.get().map(|noted| noted.of_thread) {
         Some(Some(noted)) if noted.is_on => noted.no_new_privs || no_new_privs().unwrap_or(true),
         Some(None) => true,
         _ => is_told(),
@@ -99,6 +134,65 @@ fn is_told() -> bool {
         Ok(mode) => mode != SecureComputingMode::Disabled,
         // The kernel has no filters.
         Err(error) => error != Errno::INVAL,
+    }
+}
+
+/// How far below its beginning a first thread's stack is looked for. Usually it has 8 MiB, and no other stack is as near.
+const MAX_STACK_BYTES: usize = 64 << 20;
+
+/// Whether this is the first thread of the process, without a system call: the kernel puts the bytes of AT_RANDOM (getauxval(3)) above its
+/// stack.
+fn is_first_thread() -> bool {
+    let here = 0_u8;
+    let here = (&raw const here).addr();
+    // SAFETY: it only looks a number up.
+    let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+    (top.saturating_sub(MAX_STACK_BYTES)..top).contains(&here)
+}
+
+/// The first thread of the process, and the filters that it had.
+struct FirstThread {
+    /// Its status. Where the application has closed it and opened another file, pread(2) takes nothing from that, whatever it is.
+    status: OwnedFd,
+    process: u32,
+    generation: u64,
+    filters: Filters,
+}
+
+impl FirstThread {
+    fn note() -> Option<FirstThread> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let status = retry_on_intr(|| openat(CWD, OF_PROCESS, flags, Mode::empty())).ok()?;
+        let status = beyond_streams(status).ok()?;
+        let (process, filters) = FirstThread::read(&status)?;
+        Some(FirstThread {
+            status,
+            process,
+            generation: generation(),
+            filters,
+        })
+    }
+
+    /// The number of the process and the filters of its first thread now. None: the file tells neither, or is too long.
+    fn read(status: &OwnedFd) -> Option<(u32, Filters)> {
+        let mut bytes = [0; 4096];
+        let count = retry_on_intr(|| pread(status, &mut bytes, 0)).ok()?;
+        let told = bytes.get(..count).filter(|_| count < bytes.len())?;
+        Some((proc_file::number_of(told, "Pid:")?, Filters::parse(told)))
+    }
+
+    /// Whether it has other filters now. None: it is not known, or this is a forked child.
+    fn has_more(&self) -> Option<bool> {
+        if generation() != self.generation {
+            return None;
+        }
+        let (process, now) = FirstThread::read(&self.status)?;
+        let then = self.filters;
+        let differs = match (then.count, now.count) {
+            (Some(then), Some(now)) => now != then,
+            _ => now.is_on && (!then.is_on || now.no_new_privs),
+        };
+        (process == self.process).then_some(differs)
     }
 }
 

@@ -1,19 +1,55 @@
 //! Adds facts to an entry that is stored already.
 
+use std::collections::BTreeMap;
+
 use super::Cache;
 use super::facts::kernel_facts;
-use super::first_build::STACK;
 use super::withheld_texts::{shows_directories, withhold_texts};
 use crate::cl::Kernel;
 use crate::driver::Driver;
 use crate::driver::profile::KernelFactsTime;
+use crate::fork_safety::Mutex;
 use crate::key::ingredients::Key;
-use crate::own_threads::{self, Promise};
+use crate::linker_lock;
 use crate::store::Lookup;
 use crate::store::entry::{Defect, Entry, EntryContent, Facts, KernelFacts};
 use crate::store::stats::{Counter, Labels};
 use crate::store::tier::Tier;
-use crate::{linker_lock, syscall_filters};
+use crate::syscall_filters;
+
+/// The facts of so many kernels wait at most. Each takes some hundred bytes.
+const MAX_WAITING: usize = 4096;
+
+/// The facts of kernels that wait to be added to their entries.
+#[derive(Default)]
+pub(super) struct WaitingKernels(Mutex<BTreeMap<Key, Vec<KernelFacts>>>);
+
+impl WaitingKernels {
+    fn add(&self, key: Key, kernel: KernelFacts) {
+        let mut waiting = self.0.lock();
+        if waiting.values().map(Vec::len).sum::<usize>() < MAX_WAITING {
+            let kernels = waiting.entry(key).or_default();
+            if kernels.iter().all(|known| known.name != kernel.name) {
+                kernels.push(kernel);
+            }
+        }
+    }
+
+    fn has_any(&self) -> bool {
+        self.0.try_lock().is_some_and(|waiting| !waiting.is_empty())
+    }
+
+    /// Runs first in a forked child: what its parent has created is the parent's to add.
+    pub fn forked(&self) {
+        self.take();
+    }
+
+    /// Empty if another thread is adding one.
+    fn take(&self) -> BTreeMap<Key, Vec<KernelFacts>> {
+        let waiting = self.0.try_lock();
+        waiting.map_or_else(BTreeMap::new, |mut waiting| std::mem::take(&mut *waiting))
+    }
+}
 
 /// Adds a kernel's facts, unless they are there. Returns whether they were new.
 pub(super) fn add_kernel(facts: &mut Facts, kernel: KernelFacts) -> bool {
@@ -25,26 +61,33 @@ pub(super) fn add_kernel(facts: &mut Facts, kernel: KernelFacts) -> bool {
 }
 
 impl Cache {
-    /// Adds the facts of a kernel that the application has created from a recorded program, on drivers where creating one is
-    /// expensive.
+    /// Asks a kernel that the application has created from a recorded program for its facts, on drivers where creating one is expensive.
+    ///
+    /// Bare, that call needs little stack and no system call, and the program may have left itself no more. So they wait for the next
+    /// program that is recorded, or for the end of the process. Where it is killed, they are asked for when the kernel was served, as those
+    /// of one that was never created.
     pub fn record_kernel(driver: &Driver, key: &Key, kernel: Kernel) {
-        if driver.behavior().kernel_facts != KernelFactsTime::WhenCreated {
-            return;
+        if driver.behavior().kernel_facts == KernelFactsTime::WhenCreated
+            && let Some(known) = kernel_facts(driver, kernel)
+        {
+            Cache::get().waiting_kernels.add(*key, known);
         }
-        // Bare, this call needs little stack and few system calls, and the program may have left itself no more. A kernel whose facts are
-        // not stored is asked about when it was served, as one that was never created.
-        // A new thread calls the dynamic linker, for which it would wait as long as this one is in a constructor, or one waits for this one.
-        let may_call_linker = || !linker_lock::is_busy_for_long() && !linker_lock::is_held();
-        if !may_call_linker() || syscall_filters::were_added() || !own_threads::may_start() {
-            return;
+    }
+
+    /// Adds what waits to the entries.
+    pub(super) fn amend_waiting_kernels(&self) {
+        for (key, kernels) in self.waiting_kernels.take() {
+            self.amend(&key, None, |facts| {
+                let added = kernels.into_iter().map(|kernel| add_kernel(facts, kernel));
+                added.fold(false, |any, is_new| any | is_new)
+            });
         }
-        let Some(known) = kernel_facts(driver, kernel) else {
-            return;
-        };
-        let key = *key;
-        let amend = move || Cache::get().amend(&key, None, |facts| add_kernel(facts, known));
-        if let Some(amended) = Promise::of(STACK, amend) {
-            amended.wait(|| !linker_lock::is_busy_for_long());
+    }
+
+    /// The same at the end of the process.
+    pub(super) fn amend_at_end(&self) {
+        if self.waiting_kernels.has_any() && !syscall_filters::were_added() {
+            self.amend_waiting_kernels();
         }
     }
 

@@ -171,6 +171,7 @@ impl Cache {
                 self.prove_baked(store, miss);
                 self.recorded_by_baker(key);
                 self.share(store, &key, marker.as_ref());
+                self.amend_waiting_kernels();
                 Kept::Entry
             }
             Err(error) => {

@@ -43,9 +43,10 @@ const MAX_OWN: usize = 4096;
 
 /// Uses that only this process knows are dated at this interval at most, in milliseconds.
 const OWN_INTERVAL_MS: u64 = 3_600_000;
-/// How many files are dated at the end of a process and by `oclcache gc`.
+/// How many files `oclcache gc` dates.
 pub(super) const MAX_DATED: usize = 4096;
-/// How many a process that stores an entry dates, once an hour: its program waits, on NFS perhaps for a millisecond for each.
+/// How many a process dates that stores an entry, once an hour, and one at its end whose uses nobody else sees: the program waits, on NFS
+/// perhaps for a millisecond for each.
 pub(super) const MAX_DATED_BY_A_PROGRAM: usize = 256;
 /// How many files are looked at for each one that may be dated.
 const LOOKED_AT_FOR_ONE: usize = 4;
@@ -279,7 +280,7 @@ impl Store {
             && !uses.are_seen_by_all()
             && !syscall_filters::were_added()
         {
-            self.date_uses(MAX_DATED);
+            self.date_uses(MAX_DATED_BY_A_PROGRAM);
         }
     }
 

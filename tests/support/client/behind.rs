@@ -60,16 +60,17 @@ fn forbid(calls: &[libc::c_long]) {
 }
 
 /// What [`forbid`] is for where the program needs nothing more.
-const STARTS_AND_FILES: [libc::c_long; 4] = [
+const STARTS_AND_FILES: [libc::c_long; 5] = [
     libc::SYS_clone,
     libc::SYS_clone3,
     libc::SYS_openat,
     libc::SYS_pwrite64,
+    libc::SYS_prctl,
 ];
 
 /// `behind HOW`: builds and returns. HOW: `watching` (a handler of SIGCHLD, a thread that waits for any child, and a handler of
 /// atexit that does, too), `ignoring` (SIGCHLD), `closed` (all descriptors), `filtered` (who clones is killed), `thread-filtered` (the same
-/// for the thread that builds), `filtered-later` (who clones, opens or writes at a place, once it is built), `creating` (the same, and
+/// for the thread that builds), `filtered-later` (who clones, opens, writes at a place or asks about its process, once it is built), `creating` (the same, and
 /// makes a kernel then), `replaced OLD NEW` (a file by another one, once it is built), `jailed DIRECTORY` (as its root, likewise),
 /// `adopting` (what its children leave behind, likewise), `forking` (a child in a process namespace that was asked for before the build), `unread` (standard error is a
 /// pipe that nobody reads), `cut FILE` (it is a file that may not grow).
