@@ -298,7 +298,7 @@ pub struct FollowedIncludes {
 pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> {
     let mut walk = Walk::new(inputs, work)?;
     if let Some(options) = inputs.options {
-        for definition in &options.definitions {
+        for definition in options.judged_definitions() {
             let operands = walk.texts.add_definition(definition)?;
             walk.follow(operands, None, 0)?;
         }

@@ -44,8 +44,10 @@ pub struct Options {
     pub forced_includes: Vec<Vec<u8>>,
     /// Whether debug information is asked for, which may hold the names of files and directories.
     pub debug: bool,
-    /// The macro definitions (`NAME` or `NAME=VALUE`), to be judged together with the source; where readings differ, those of all.
+    /// The macro definitions (`NAME` or `NAME=VALUE`) as they are written; where readings differ, those of all.
     pub definitions: Vec<Vec<u8>>,
+    /// What some of them are with the lines that drivers join with theirs.
+    joined: Vec<Vec<u8>>,
     written: Vec<u8>,
     /// The ranges of macro values in `written`; they may overlap.
     values: Vec<Range<usize>>,
@@ -55,6 +57,11 @@ impl Options {
     /// The options as they were given.
     pub fn written(&self) -> &[u8] {
         &self.written
+    }
+
+    /// All that compilers may take for a macro definition, to be judged together with the source.
+    pub fn judged_definitions(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.definitions.iter().chain(&self.joined)
     }
 
     /// The options as they may be shown if the texts of programs are private: each value of a macro is replaced by `sha256:` and
@@ -104,9 +111,12 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
             known: &mut known,
             directories: &mut directories,
             is_only_reading,
+            open: None,
             is_clean: true,
         };
         parser.parse()?;
+        // The next line is the driver's own.
+        parser.join(b"-D", b"_")?;
         is_clean |= parser.is_clean;
     }
     if !is_clean {
@@ -138,6 +148,9 @@ struct Parser<'a> {
     directories: &'a mut Vec<Range<usize>>,
     /// Whether all drivers read the options alike.
     is_only_reading: bool,
+    /// A definition that goes on in the line of the next one: a backslash in its end is a character to some drivers, and joins the lines
+    /// (measured on PoCL 3.1 and Oclgrind 21.10: `-DX=\"x\"`).
+    open: Option<Vec<u8>>,
     /// Whether all words are options. Drivers with another reading would get the name of a file to compile, which no driver
     /// accepts.
     is_clean: bool,
@@ -175,6 +188,16 @@ impl Parser<'_> {
                     if reaches_beyond(option, &argument.text, is_odd) {
                         return Err(Bypass::UnknownOption);
                     }
+                    if option == b"-D"
+                        && let Some(second) = second_line(&argument.text)
+                    {
+                        // Every compiler refuses a line that begins so.
+                        if !second.starts_with(b"-") {
+                            return Err(Bypass::UnknownOption);
+                        }
+                        self.is_clean = false;
+                    }
+                    self.join(option, &argument.text)?;
                     match self.argument(option, argument) {
                         Err(Bypass::UnknownOption) if is_odd => self.is_clean = false,
                         taken => taken?,
@@ -235,21 +258,77 @@ impl Parser<'_> {
         }
         Ok(())
     }
+
+    /// Adds what an open definition is with the line of this option. That may leave it open, or be the first that is.
+    fn join(&mut self, option: &[u8], argument: &[u8]) -> Result<(), Bypass> {
+        let directive: &[u8] = match option {
+            b"-D" => b" #define ",
+            b"-U" => b" #undef ",
+            _ => return Ok(()),
+        };
+        let joined = match self.open.take() {
+            None => copy(argument)?,
+            Some(open) if open.len() > MAX_JOINED_BYTES => return Err(Bypass::UnknownOption),
+            Some(open) => {
+                let written = argument.iter();
+                let written: Vec<u8> = written
+                    .map(|byte| if *byte == b'=' { b' ' } else { *byte })
+                    .collect();
+                let joined = [&*open, directive, &written].concat();
+                push(&mut self.parsed.joined, copy(&joined)?)?;
+                joined
+            }
+        };
+        if let Some(opened) = opened(&joined) {
+            self.open = Some(copy(opened)?);
+        }
+        Ok(())
+    }
 }
+
+/// The longest text that definitions come to be whose lines are joined.
+const MAX_JOINED_BYTES: usize = 1 << 16;
 
 /// Whether an option's argument could be more than that in the line that a driver makes of it (`#define`, `#undef`, `#include`).
 fn reaches_beyond(option: &[u8], argument: &[u8], is_odd: bool) -> bool {
     let has = |text: &[u8]| argument.windows(text.len()).any(|part| part == text);
-    let ends_line = || argument.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+    let ends_line = || argument.iter().any(is_line_end);
+    // In these lines trigraphs are replaced as in the source (measured on all drivers but NEO, whose compiler is the same).
+    let has_trigraph = || {
+        let mut parts = argument.windows(3);
+        parts.any(|part| part.starts_with(b"??") && b"=/'()!<>-".contains(&part[2]))
+    };
     match option {
         // An open comment reaches into the next line. One that ends with the line is judged with the definition: in an odd word
         // it may be the path of another option.
-        b"-D" => has(b"/*") || !is_odd && has(b"//"),
+        b"-D" => has(b"/*") || !is_odd && has(b"//") || has_trigraph(),
         // What is undefined is not judged as a text (measured on Oclgrind 21.10: `-UX` with a line end and `#define` defines).
-        b"-U" => has(b"/*") || ends_line(),
-        b"-include" | b"-imacros" => has(b"\"") && ends_line(),
+        b"-U" => has(b"/*") || ends_line() || has_trigraph(),
+        b"-include" | b"-imacros" => has(b"\"") && ends_line() || has_trigraph(),
         _ => false,
     }
+}
+
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
+}
+
+/// A definition without the backslash that joins its line with the next one. None: none does.
+///
+/// clang cuts the value at the end of a line. A blank may stand behind the backslash.
+fn opened(definition: &[u8]) -> Option<&[u8]> {
+    let line = definition.split(is_line_end).next()?;
+    let opened = line.trim_ascii_end().strip_suffix(b"\\")?;
+    opened.contains(&b'=').then_some(opened)
+}
+
+/// What a definition has in the line behind its name. Drivers write it before the source, as a line of its own: clang cuts only the value
+/// at its end (measured on Intel's CPU runtime, rusticl 22.3 and Oclgrind 21.10: `-DX` with a line end and `#include` includes).
+fn second_line(definition: &[u8]) -> Option<&[u8]> {
+    let name = definition.split(|byte| *byte == b'=').next()?;
+    let end = name.iter().position(is_line_end)?;
+    let second = definition[end..].trim_ascii();
+    (!second.is_empty()).then_some(second)
 }
 
 fn replace(

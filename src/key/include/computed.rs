@@ -48,7 +48,10 @@ impl Walk<'_> {
             return Ok(());
         }
         let mut macros = Macros::new(self.work.clone());
-        for definition in options.iter().flat_map(|options| &options.definitions) {
+        for definition in options
+            .iter()
+            .flat_map(|options| options.judged_definitions())
+        {
             macros.add_option(definition)?;
         }
         let mut operands: Vec<OperandTokens> = Vec::new();

@@ -258,3 +258,66 @@ proptest! {
         prop_assert_eq!(a.normalized == b.normalized, same);
     }
 }
+
+#[test]
+fn what_drivers_write_before_the_source_is_one_line_each() {
+    for options in [
+        "-DX\n#include<a=b.h>",
+        "-DX\n#define\x0BH=<a.h>",
+        "-DX/\n* -DZ=*/<a.h>",
+        "-D \"X\n#include<a=b.h>\"",
+        "-DX(define)=??/ -DY=",
+        "-DH=<a??-h>",
+        "-include a??-h",
+        "-Ua??/",
+    ] {
+        assert_eq!(
+            parse(options.as_bytes()),
+            Err(Bypass::UnknownOption),
+            "{options:?}"
+        );
+    }
+    for options in ["-DX\n-DY=1\n", "-DX=\n-DY\n-DZ=2", "-DX=a??b -DY=?"] {
+        accepted(options);
+    }
+}
+
+#[test]
+fn a_quote_between_other_characters_may_part_words() {
+    for (options, name) in [
+        ("-DX\"-include\"a.h", "a.h"),
+        ("-DX=1\"\"-include\" a b\"", " a b"),
+    ] {
+        let parsed = accepted(options);
+        assert!(
+            parsed.forced_includes.contains(&name.into()),
+            "{options:?}: {parsed:?}"
+        );
+        assert_eq!(parsed.normalized, options.as_bytes());
+    }
+    let parsed = accepted("-DX\"-I\"d");
+    assert!(parsed.include_dirs.contains(&b"d".to_vec()), "{parsed:?}");
+    accepted("-I \"a b\" -DX=\"c\"");
+}
+
+#[test]
+fn a_backslash_joins_a_definition_with_the_next_line() {
+    for (options, joined) in [
+        ("-DX(define)=\\ -DY=<a.h>", "X(define)= #define Y <a.h>"),
+        ("-DX=a\\\n -I. -D Y", "X=a #define Y"),
+        ("-DX=\\\"x\\\" -UY", "X=\\x #undef Y"),
+        ("-DX=a\\ -DY=b\\ -DZ=c", "X=a #define Y b #define Z c"),
+        ("-DX=a\\ -DY=b\\\t", "X=a #define Y b #define _"),
+    ] {
+        let parsed = accepted(options);
+        let mut definitions = parsed.judged_definitions();
+        assert!(
+            definitions.any(|one| one == joined.as_bytes()),
+            "{options:?}: {parsed:?}"
+        );
+    }
+    let plain = accepted("-DX=a\\b -DY\\ -DZ");
+    assert_eq!(plain.judged_definitions().count(), plain.definitions.len());
+    let long = format!("-DX=\\ -DY={}\\ -DZ", "y".repeat(MAX_JOINED_BYTES));
+    assert_eq!(parse(long.as_bytes()), Err(Bypass::UnknownOption));
+}

@@ -14,6 +14,8 @@ enum Quote {
     Removed,
     /// It holds a word together, and becomes a blank in it (measured on PoCL 3.1: `-I"in"` names the directory ` in `).
     Blank,
+    /// A word begins behind it, or before it ends, also beside other characters (measured on rusticl 22.3: `-DX"-include"a.h` are three).
+    Parts,
 }
 
 /// Which bytes hold words together, and which part them.
@@ -53,7 +55,7 @@ impl Reading {
         };
         let (escapes, apostrophes) = (both(b'\\'), both(b'\''));
         let quotes = match options.contains(&b'"') {
-            true => &[Quote::Removed, Quote::Blank, Quote::Plain][..],
+            true => &[Quote::Removed, Quote::Blank, Quote::Parts, Quote::Plain][..],
             false => &[Quote::Plain],
         };
         let has_any = |blanks: &[u8]| options.iter().any(|byte| blanks.contains(byte));
@@ -78,7 +80,8 @@ impl Reading {
 
     /// Whether a word of this reading is not what drivers with other readings see: most of those refuse it.
     pub fn is_odd(self, word: &[u8]) -> bool {
-        self.quotes == Quote::Blank || word.iter().any(|byte| is_odd_blank(*byte))
+        matches!(self.quotes, Quote::Blank | Quote::Parts)
+            || word.iter().any(|byte| is_odd_blank(*byte))
     }
 
     /// The words, in order.
@@ -126,7 +129,15 @@ impl Words<'_> {
             if open.is_none() && is_blank(next) {
                 break;
             }
+            let parts = next == b'"' && self.reading.quotes == Quote::Parts;
+            if parts && open.is_none() && at > start {
+                break;
+            }
             at += 1;
+            if parts && open == Some(b'"') {
+                open = None;
+                break;
+            }
             let is_quote = match next {
                 b'"' => self.reading.quotes != Quote::Plain,
                 b'\'' => self.reading.apostrophes,
