@@ -47,10 +47,12 @@ pub struct OutgoingEntry {
 }
 
 /// Why an entry is not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotSent {
-    /// There is no such entry, or it cannot be read now.
+    /// There is no such entry.
     Absent,
+    /// It, or its marker, cannot be read now, for this reason.
+    Unreadable(String),
     /// This machine's driver did not build it, or it was changed since.
     NotBuiltHere,
     /// It fits only programs that name one include directory, or only this machine.
@@ -66,6 +68,7 @@ pub enum NotSent {
 impl std::fmt::Display for NotSent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            NotSent::Unreadable(why) => return write!(f, "it cannot be read now: {why}"),
             NotSent::Absent => "the cache has no such entry",
             NotSent::NotBuiltHere => "the driver of this machine did not build it",
             NotSent::OfThisMachine(why) | NotSent::Private(why) => why,
@@ -212,16 +215,18 @@ impl LocalStore {
     pub fn outgoing(&self, key: &Key, content: RemoteContent) -> Result<OutgoingEntry, NotSent> {
         let outbox = self.outbox.as_ref().ok_or(NotSent::NotBuiltHere)?;
         let read = || match self.store.read(key) {
-            Ok(Some((entry, _))) => Some(entry),
-            _ => None,
+            Ok(Some((entry, _))) => Ok(entry),
+            Ok(None) | Err(ReadError::Bad(_)) => Err(NotSent::Absent),
+            Err(ReadError::Unreadable(error)) => Err(NotSent::Unreadable(error.to_string())),
         };
-        let is_built_here = |entry: &Entry| outbox.is_built_here(key, entry.bytes());
-        let entry = settled(read, Entry::bytes, is_built_here)?;
+        let marker_of = |entry: &Entry| {
+            let marker = outbox.marker_of(key, entry.bytes());
+            marker.map_err(|error| NotSent::Unreadable(error.to_string()))
+        };
+        let (entry, marker) = settled(read, Entry::bytes, marker_of)?;
         if entry.meta.imported || entry.meta.signer().is_some() {
             return Err(NotSent::NotBuiltHere);
         }
-        let marker = outbox.marker_of(key, entry.bytes());
-        let marker = marker.ok_or(NotSent::NotBuiltHere)?;
         let bytes = encoded(key, &entry, content)?;
         if bytes.len() > MAX_ENTRY_BYTES {
             return Err(NotSent::TooLarge);
@@ -238,10 +243,17 @@ impl LocalStore {
     /// Puts the entry of a key into the outbox. Returns whether it is there, has binaries, and this machine's driver built it.
     ///
     /// # Errors
-    /// For people: the outbox cannot be used.
+    /// For people: the outbox cannot be used, or the entry cannot be read now.
     pub fn send_again(&self, key: &Key) -> Result<bool, String> {
-        let (Some(outbox), Ok(Some((entry, _)))) = (self.outbox(), self.store.read(key)) else {
+        let Some(outbox) = self.outbox() else {
             return Ok(false);
+        };
+        let entry = match self.store.read(key) {
+            Ok(Some((entry, _))) => entry,
+            Ok(None) | Err(ReadError::Bad(_)) => return Ok(false),
+            Err(ReadError::Unreadable(error)) => {
+                return Err(NotSent::Unreadable(error.to_string()).to_string());
+            }
         };
         let again = || outbox.send_again(key, entry.bytes());
         let is_whole = !entry.is_pending();
@@ -344,18 +356,18 @@ impl LocalStore {
     }
 }
 
-/// Reads an entry that this machine's driver built. Facts may be added to it between the two looks at the entry and at its marker, so
-/// one that does not count as built here is read again until it has not changed meanwhile.
-fn settled<T>(
-    read: impl Fn() -> Option<T>,
+/// Reads an entry that this machine's driver built, and its marker. Facts may be added to it between the two looks at the entry and at
+/// its marker, so one that has no marker is read again until it has not changed meanwhile.
+fn settled<T, M>(
+    read: impl Fn() -> Result<T, NotSent>,
     bytes: impl Fn(&T) -> &[u8],
-    is_built_here: impl Fn(&T) -> bool,
-) -> Result<T, NotSent> {
+    marker_of: impl Fn(&T) -> Result<Option<M>, NotSent>,
+) -> Result<(T, M), NotSent> {
     let mut last = None;
     loop {
-        let entry = read().ok_or(NotSent::Absent)?;
-        if is_built_here(&entry) {
-            return Ok(entry);
+        let entry = read()?;
+        if let Some(marker) = marker_of(&entry)? {
+            return Ok((entry, marker));
         }
         let digest = sha256(bytes(&entry));
         if last.replace(digest) == Some(digest) {
@@ -411,7 +423,8 @@ fn encoded(key: &Key, entry: &Entry, content: RemoteContent) -> Result<Vec<u8>, 
         recipe: recipe.as_ref(),
         binaries: entry.binaries().collect(),
     };
-    content.encode(key).map_err(|_| NotSent::Absent)
+    let encoded = content.encode(key);
+    encoded.map_err(|error| NotSent::Unreadable(error.to_string()))
 }
 
 #[cfg(test)]
@@ -420,7 +433,7 @@ mod tests {
 
     use super::*;
 
-    /// What `settled` makes of an entry that is this at each look; the last one stays. Only the last one is marked.
+    /// What `settled` makes of an entry that is this at each look; the last one stays. Only this one is marked.
     fn found(looks: &[&'static [u8]], marked: &[u8]) -> Result<&'static [u8], NotSent> {
         let looks = RefCell::new(looks.iter().copied().rev().collect::<Vec<_>>());
         let read = || {
@@ -429,8 +442,10 @@ mod tests {
                 0 | 1 => looks.last().copied(),
                 _ => looks.pop(),
             }
+            .ok_or(NotSent::Absent)
         };
-        settled(read, |entry| entry, |entry| *entry == marked)
+        let marker_of = |entry: &&'static [u8]| Ok((*entry == marked).then_some(()));
+        settled(read, |entry| entry, marker_of).map(|(entry, ())| entry)
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! entry is stored its marker is moved to `outbox`, and the entry will be sent. A marker survives the end of any process, and one that
 //! a power cut has damaged counts as none.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -106,7 +107,7 @@ impl Outbox {
     /// Notes that an entry is to be sent, which was noted as built here, and is stored now.
     pub(crate) fn mark(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
         match read(&self.storing, key) {
-            Some(noted) if noted == *marker => self.storing.move_to(&key.hex(), &self.pending),
+            Ok(Some(noted)) if noted == *marker => self.storing.move_to(&key.hex(), &self.pending),
             // Another process is storing its own.
             _ => write(&self.pending, key, marker),
         }
@@ -122,7 +123,7 @@ impl Outbox {
 
     /// Whether an entry of this key is being stored, or its process ended meanwhile.
     pub(crate) fn is_being_stored(&self, key: &Key) -> bool {
-        read(&self.storing, key).is_some()
+        matches!(read(&self.storing, key), Ok(Some(_)))
     }
 
     /// The keys of all entries that this machine's driver built, sent ones included.
@@ -140,21 +141,36 @@ impl Outbox {
     }
 
     /// The marker of a key: that of the entry that is to be sent, or the one that was sent.
-    pub fn marker(&self, key: &Key) -> Option<Marker> {
-        read(&self.pending, key).or_else(|| read(&self.sent, key))
+    ///
+    /// # Errors
+    /// A marker cannot be read now.
+    pub fn marker(&self, key: &Key) -> Result<Option<Marker>, StoreError> {
+        match read(&self.pending, key)? {
+            None => read(&self.sent, key),
+            marker => Ok(marker),
+        }
     }
 
     /// The marker of the entry of a key whose file has these bytes. None: this machine's driver did not build it.
-    pub fn marker_of(&self, key: &Key, entry: &[u8]) -> Option<Marker> {
+    ///
+    /// # Errors
+    /// A marker cannot be read now, and no other one is of this entry.
+    pub fn marker_of(&self, key: &Key, entry: &[u8]) -> Result<Option<Marker>, StoreError> {
         let digest = sha256(entry);
-        let markers = self.places().map(|place| read(place, key));
-        let mut markers = markers.into_iter().flatten();
-        markers.find(|marker| marker.sha256 == digest)
+        let mut unread = None;
+        for place in self.places() {
+            match read(place, key) {
+                Ok(Some(marker)) if marker.sha256 == digest => return Ok(Some(marker)),
+                Ok(_) => {}
+                Err(error) => unread = Some(error),
+            }
+        }
+        unread.map_or(Ok(None), Err)
     }
 
-    /// Whether this machine's driver built the entry of a key whose file has these bytes.
+    /// Whether this machine's driver certainly built the entry of a key whose file has these bytes.
     pub fn is_built_here(&self, key: &Key, entry: &[u8]) -> bool {
-        self.marker_of(key, entry).is_some()
+        matches!(self.marker_of(key, entry), Ok(Some(_)))
     }
 
     /// In the order in which a marker goes through them, so that none is missed that is moved meanwhile.
@@ -167,7 +183,7 @@ impl Outbox {
     /// # Errors
     /// The marker stays.
     pub fn sent(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        match read(&self.pending, key) {
+        match read(&self.pending, key)? {
             Some(found) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
             _ => Ok(()),
         }
@@ -179,7 +195,7 @@ impl Outbox {
     /// # Errors
     /// The marker stays where it is.
     pub fn send_again(&self, key: &Key, entry: &[u8]) -> Result<bool, StoreError> {
-        match self.marker_of(key, entry) {
+        match self.marker_of(key, entry)? {
             Some(marker) => self.mark(key, &marker).map(|()| true),
             None => Ok(false),
         }
@@ -191,7 +207,7 @@ impl Outbox {
     /// A marker stays.
     pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
         for place in self.places() {
-            if read(place, key).is_some() {
+            if read(place, key)?.is_some() {
                 place.remove(&key.hex())?;
             }
         }
@@ -223,9 +239,20 @@ fn write(place: &Directory, key: &Key, marker: &Marker) -> Result<(), StoreError
     place.write_by_rename(place, &key.hex(), &bytes)
 }
 
-fn read(place: &Directory, key: &Key) -> Option<Marker> {
-    let bytes = place.read(&key.hex(), MAX_MARKER_BYTES).ok()??;
-    framing::decode(MAGIC, &bytes)
+/// The marker of a key. None: there is none, or something else.
+///
+/// # Errors
+/// It cannot be read now.
+fn read(place: &Directory, key: &Key) -> Result<Option<Marker>, StoreError> {
+    match place.read(&key.hex(), MAX_MARKER_BYTES) {
+        Ok(bytes) => Ok(bytes.and_then(|bytes| framing::decode(MAGIC, &bytes))),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        Err(error) => Err(StoreError {
+            action: "read",
+            path: place.path().join(key.hex()),
+            error,
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -310,10 +337,11 @@ mod tests {
         outbox.note_built(&KEY, &new).expect("noted");
         // Whether its entry was stored or not, the one that is there counts as built here, and can be sent.
         for (entry, marker) in [(b"old", old), (b"new", new)] {
-            assert_eq!(outbox.marker_of(&KEY, entry), Some(marker));
+            let found = outbox.marker_of(&KEY, entry);
+            assert_eq!(found.expect("read"), Some(marker));
             assert!(outbox.is_being_stored(&KEY));
             assert!(outbox.send_again(&KEY, entry).expect("marked"));
-            assert_eq!(outbox.marker(&KEY), Some(marker));
+            assert_eq!(outbox.marker(&KEY).expect("read"), Some(marker));
             outbox.sent(&KEY, &marker).expect("moved");
         }
         assert!(!outbox.is_being_stored(&KEY));

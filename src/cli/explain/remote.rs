@@ -103,6 +103,7 @@ impl RemoteFacts {
                 "unsent",
                 "never sent: it was stored while `remote` was not set, or was restored from a copy".to_owned(),
             ),
+            Err(why @ NotSent::Unreadable(_)) => facts("unsent", format!("not sent yet: {why}")),
             Err(why) => facts("unsent", format!("never sent: {why}")),
         }
     }

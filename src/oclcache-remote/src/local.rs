@@ -53,8 +53,10 @@ pub enum Outgoing {
     Entry(local::OutgoingEntry),
     /// It is never sent.
     Never(NotSent),
-    /// It may be sent later.
+    /// It is sent after it was baked.
     NotYet,
+    /// It stays in the outbox, since it cannot be read now, for this reason.
+    Unreadable(String),
 }
 
 /// What has happened since the state was written.
@@ -190,8 +192,13 @@ impl Local {
     }
 
     /// The marker of an entry, to be read before the entry itself.
-    pub fn marker(&self, key: &KeyBytes) -> Option<Marker> {
-        self.store.outbox()?.marker(&Key(*key))
+    ///
+    /// # Errors
+    /// For people: it cannot be read now.
+    pub fn marker(&self, key: &KeyBytes) -> Result<Option<Marker>, String> {
+        let marker = self.store.outbox().map(|outbox| outbox.marker(&Key(*key)));
+        let marker = marker.transpose().map_err(|error| error.to_string())?;
+        Ok(marker.flatten())
     }
 
     /// Notes that the entry of a marker was sent, or need not be. A marker that was written meanwhile stays.
@@ -204,20 +211,19 @@ impl Local {
         }
     }
 
-    /// Puts all entries that this machine's driver built, and that are still there, into the outbox. Returns how many.
+    /// Puts all entries that this machine's driver built, and that are still there, into the outbox. Returns why one of them could not be
+    /// put there, if there is such a one.
     ///
     /// # Errors
     /// For people: the outbox cannot be used.
-    pub fn send_all_again(&self) -> Result<usize, String> {
+    pub fn send_all_again(&self) -> Result<Option<String>, String> {
         let outbox = self
             .store
             .outbox()
             .ok_or("there is no place for the outbox: set XDG_STATE_HOME or HOME")?;
-        let mut count = 0;
-        for key in outbox.all().map_err(|error| error.to_string())? {
-            count += usize::from(self.store.send_again(&key)?);
-        }
-        Ok(count)
+        let keys = outbox.all().map_err(|error| error.to_string())?;
+        let again = keys.iter().map(|key| self.store.send_again(key));
+        Ok(again.filter_map(Result::err).last())
     }
 
     /// Counts the entries that are never sent from none: all of them are looked at again.
@@ -238,6 +244,7 @@ impl Local {
             Ok(entry) => Outgoing::Entry(entry),
             // It is baked later, and then it has a new marker.
             Err(NotSent::Recipe) => Outgoing::NotYet,
+            Err(why @ NotSent::Unreadable(_)) => Outgoing::Unreadable(why.to_string()),
             Err(why) => Outgoing::Never(why),
         }
     }

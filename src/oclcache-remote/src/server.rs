@@ -76,6 +76,8 @@ pub struct Server {
     withheld: Mutex<HashSet<KeyBytes>>,
     /// Why the last one of them is not, if one was found since the state was written.
     withheld_why: Mutex<Option<String>>,
+    /// Why an entry stayed in the outbox in the last pass over it, if the store is not to blame.
+    stays_why: Mutex<Option<String>>,
     /// The last program of another version since the state was written.
     other_version: Mutex<Option<OtherVersion>>,
     stops: AtomicBool,
@@ -115,6 +117,7 @@ impl Server {
             writing_state: Mutex::default(),
             withheld: Mutex::default(),
             withheld_why: Mutex::default(),
+            stays_why: Mutex::default(),
             other_version: Mutex::default(),
             stops: AtomicBool::new(false),
             stop: Notify::new(),
@@ -413,7 +416,8 @@ impl Server {
             };
             format!("{error}; {step}")
         });
-        advice.or_else(|| {
+        let stays = || locked(&self.stays_why).clone();
+        advice.or_else(stays).or_else(|| {
             let refusal = self.shared.last_refusal()?;
             Some(format!(
                 "an object was refused: {refusal}; if you trust its signer, type `oclcache remote trust NAME KEY`"

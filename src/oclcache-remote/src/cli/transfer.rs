@@ -41,8 +41,9 @@ impl PushArgs {
                 }
             });
         }
+        let mut not_again = None;
         if self.all {
-            local.send_all_again()?;
+            not_again = local.send_all_again()?;
             local.forget_withheld()?;
         }
         let server = Server::new(shared, local);
@@ -76,7 +77,8 @@ impl PushArgs {
         if let Some(withheld) = server.local.store().state().never_sent() {
             print(&format!("never sent: {withheld}"));
         }
-        if let Some(trouble) = server.trouble().filter(|_| left > 0) {
+        let trouble = server.trouble().filter(|_| left > 0);
+        if let Some(trouble) = trouble.or(not_again) {
             return Err(trouble);
         }
         Ok(ExitCode::SUCCESS)

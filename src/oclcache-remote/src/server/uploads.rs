@@ -59,7 +59,14 @@ fn kind_of(marker: Option<Marker>) -> Kind {
 impl Server {
     /// As what an entry of the outbox is sent.
     pub fn kind_of(&self, key: &KeyBytes) -> Kind {
-        kind_of(self.local.marker(key))
+        kind_of(self.local.marker(key).ok().flatten())
+    }
+
+    /// Notes why an entry stays in the outbox.
+    fn stays(&self, why: String) -> Sent {
+        self.local.log(&format!("an entry is not sent yet: {why}"));
+        *locked(&self.stays_why) = Some(why);
+        Sent::Stays
     }
 
     /// Sends what is in the outbox within a time. Returns how many entries are left.
@@ -82,6 +89,7 @@ impl Server {
             return;
         }
         let _only = self.uploading.lock().await;
+        locked(&self.stays_why).take();
         let keys = self.local.pending();
         if !keys.is_empty() {
             if self.shared.guarded.round_trip().is_none()
@@ -89,7 +97,7 @@ impl Server {
             {
                 return;
             }
-            let is_recipe = |key: &KeyBytes| kind_of(self.local.marker(key)) == Kind::Recipe;
+            let is_recipe = |key: &KeyBytes| self.kind_of(key) == Kind::Recipe;
             let (recipes, entries) = keys.into_iter().partition::<Vec<_>, _>(is_recipe);
             let mut sends = Vec::new();
             for (kind, keys) in [(Kind::Entry, &entries), (Kind::Recipe, &recipes)] {
@@ -113,7 +121,10 @@ impl Server {
 
     /// `present`: what the store has of this key. `is_spared`: whether an entry that compiles fast is left out.
     async fn send(&self, key: &KeyBytes, present: Option<Kind>, is_spared: bool) -> Sent {
-        let marker = self.local.marker(key);
+        let marker = match self.local.marker(key) {
+            Ok(marker) => marker,
+            Err(why) => return self.stays(why),
+        };
         // It may have been baked since.
         let is_present = present == Some(kind_of(marker));
         let marker = marker.as_ref();
@@ -136,6 +147,7 @@ impl Server {
                 return Sent::Done;
             }
             Outgoing::NotYet => return Sent::Stays,
+            Outgoing::Unreadable(why) => return self.stays(why),
         };
         let trips = self.shared.guarded.round_trip().unwrap_or_default() * MIN_ROUND_TRIPS;
         if is_spared && Duration::from_nanos(outgoing.compile_ns) < trips {

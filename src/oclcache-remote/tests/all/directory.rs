@@ -1,7 +1,7 @@
 //! A directory as the store, in which others put what is not an object.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use oclcache_remote::keys::SecretKey;
 use oclcache_remote::object::Kind;
 use oclcache_remote::shared::{Fetched, SharedStore};
 
-use crate::support::host::Host;
+use crate::support::host::{Host, bind_by_modes, set_mode};
 use crate::support::run;
 use crate::support::stores::store;
 
@@ -184,19 +184,6 @@ fn pushed(folder: &Path, host: &Host, keys: u32) -> (PathBuf, Vec<PathBuf>) {
     let is_object = |file: &PathBuf| file.file_name().is_some_and(|name| name.len() == 64);
     let objects = files(&shared).into_iter().filter(is_object).collect();
     (shared, objects)
-}
-
-/// Has a host's programs run as a user whom modes of files bind.
-fn bind_by_modes(host: &mut Host) {
-    if rustix::process::geteuid().is_root() {
-        let without = "--bounding-set=-dac_override,-dac_read_search,-fowner";
-        host.prefix = ["setpriv", without].map(str::to_owned).to_vec();
-    }
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    let mode = fs::Permissions::from_mode(mode);
-    fs::set_permissions(path, mode).expect("changed");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod directory;
 mod engines;
 mod faults;
 mod flows;
+mod outbox;
 mod revocation;
 mod support;
 mod trust;

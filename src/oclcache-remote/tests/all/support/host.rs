@@ -84,6 +84,19 @@ pub fn invite(a: &Host, b: &Host) {
     b.join(&invitation);
 }
 
+/// Has a host's programs run as a user whom modes of files bind.
+pub fn bind_by_modes(host: &mut Host) {
+    if rustix::process::geteuid().is_root() {
+        let without = "--bounding-set=-dac_override,-dac_read_search,-fowner";
+        host.prefix = ["setpriv", without].map(str::to_owned).to_vec();
+    }
+}
+
+pub fn set_mode(path: &Path, mode: u32) {
+    let mode = Permissions::from_mode(mode);
+    std::fs::set_permissions(path, mode).expect("changed");
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop_helper();

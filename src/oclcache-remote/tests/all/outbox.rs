@@ -1,0 +1,95 @@
+//! What is in the outbox is sent, or stays there until it can be, and the commands say which.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::support::host::{Host, bind_by_modes, set_mode};
+
+const KEYS: u32 = 4;
+
+/// A host whose programs find no helper, so that only its commands send, and which has built something for a store.
+fn host_that_built(url: &str) -> Host {
+    let script = "case $1 in serve) exit 1;; esac\nexec \"$HELPER\" \"$@\"";
+    let mut host = Host::with_helper(script);
+    host.set("OCLCACHE_REMOTE_WAIT", "1ms");
+    host.set("STUB_BUILD_MS", "20");
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    host.build(KEYS).ok();
+    assert_eq!(host.outbox(), KEYS as usize);
+    host
+}
+
+/// The same for a directory as the store.
+fn host_beside_a_directory() -> (TempDir, Host) {
+    let folder = tempfile::tempdir().expect("a directory");
+    let host = host_that_built(&format!("file://{}", folder.path().display()));
+    (folder, host)
+}
+
+/// The files in the directories of a directory.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let list = |directory: &Path| fs::read_dir(directory).expect("listed").flatten();
+    let files = list(directory).flat_map(|one| list(&one.path()));
+    files.map(|file| file.path()).collect()
+}
+
+/// The entries in the directory that is the store.
+fn objects(folder: &TempDir) -> Vec<PathBuf> {
+    let versions = fs::read_dir(folder.path()).expect("listed").flatten();
+    let places = versions.map(|version| version.path().join("e"));
+    let places = places.filter(|place| place.exists());
+    places.flat_map(|place| files_below(&place)).collect()
+}
+
+/// The directory of the markers.
+fn markers(host: &Host) -> PathBuf {
+    host.path("home/.local/state/oclcache/outbox")
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_now_stays_in_the_outbox_and_is_sent_later() {
+    let (folder, host) = host_beside_a_directory();
+    let entries = files_below(&host.path("home/.cache/oclcache/v1/entries"));
+    let shard = entries[0].parent().expect("a shard");
+    let kept = entries.iter().filter(|entry| entry.parent() == Some(shard));
+    let kept = kept.count();
+    let mode = fs::metadata(shard).expect("a shard").permissions().mode();
+    set_mode(shard, 0o777);
+    let pushed = host.remote(&["push"]);
+    set_mode(shard, mode & 0o777);
+    assert_ne!(pushed.code, Some(0), "{}", pushed.stdout);
+    assert!(
+        pushed.stderr.contains("others may write it"),
+        "{}",
+        pushed.stderr
+    );
+    assert!(!pushed.stdout.contains("never"), "{}", pushed.stdout);
+    assert_eq!(
+        (host.outbox(), objects(&folder).len()),
+        (kept, KEYS as usize - kept)
+    );
+    let pushed = host.remote(&["push"]).ok();
+    assert!(
+        pushed.stdout.contains("the outbox has 0 entries left"),
+        "{}",
+        pushed.stdout
+    );
+    assert_eq!(objects(&folder).len(), KEYS as usize);
+}
+
+#[test]
+fn a_marker_that_cannot_be_read_now_stays_in_the_outbox_and_its_entry_is_sent_later() {
+    let (folder, mut host) = host_beside_a_directory();
+    let marker = files_below(&markers(&host)).remove(0);
+    set_mode(&marker, 0);
+    bind_by_modes(&mut host);
+    assert_ne!(host.remote(&["push"]).code, Some(0));
+    assert_eq!(host.outbox(), 1);
+    set_mode(&marker, 0o600);
+    host.remote(&["push"]).ok();
+    assert_eq!((host.outbox(), objects(&folder).len()), (0, KEYS as usize));
+}
