@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 
 #[derive(Args)]
 pub struct PushArgs {
-    /// Also what was sent before; objects that are damaged there are replaced
+    /// Also what was sent before, or left out since it compiles fast; objects that are damaged there are replaced
     #[arg(long)]
     all: bool,
 }

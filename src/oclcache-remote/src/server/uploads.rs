@@ -30,7 +30,7 @@ pub async fn run(server: Arc<Server>) {
         match timeout_at(at, server.wake_uploader.notified()).await {
             Ok(()) => at = Instant::now() + QUIET,
             Err(_) => {
-                server.send_all().await;
+                server.send_what_pays().await;
                 at = Instant::now() + LOOK;
             }
         }
@@ -71,7 +71,7 @@ impl Server {
 
     /// Sends what is in the outbox within a time. Returns how many entries are left.
     pub(super) async fn flush(&self, wait: Duration) -> u32 {
-        let _ = tokio::time::timeout(wait, self.send_all()).await;
+        let _ = tokio::time::timeout(wait, self.send_what_pays()).await;
         self.local.pending_count()
     }
 
@@ -82,6 +82,15 @@ impl Server {
 
     /// Sends what is in the outbox, and the bundles.
     pub async fn send_all(&self) {
+        self.send_outbox(false).await;
+    }
+
+    /// The same without entries that compile faster than other machines find out whether the store has them.
+    async fn send_what_pays(&self) {
+        self.send_outbox(true).await;
+    }
+
+    async fn send_outbox(&self, is_spared: bool) {
         if !self.shared.can_write()
             || self.shared.guarded.is_full()
             || self.shared.guarded.is_open().is_some()
@@ -105,9 +114,9 @@ impl Server {
                     return;
                 };
                 let keys = keys.iter().zip(present);
-                sends.extend(
-                    keys.map(|(key, is_present)| self.send(key, is_present.then_some(kind), true)),
-                );
+                sends.extend(keys.map(|(key, is_present)| {
+                    self.send(key, is_present.then_some(kind), is_spared)
+                }));
             }
             let mut sends = stream::iter(sends).buffer_unordered(CONCURRENT);
             while let Some(sent) = sends.next().await {

@@ -3,10 +3,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::support::host::{Host, bind_by_modes, set_mode};
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::servers::Server;
 
 const KEYS: u32 = 4;
 
@@ -92,4 +95,18 @@ fn a_marker_that_cannot_be_read_now_stays_in_the_outbox_and_its_entry_is_sent_la
     set_mode(&marker, 0o600);
     host.remote(&["push"]).ok();
     assert_eq!((host.outbox(), objects(&folder).len()), (0, KEYS as usize));
+}
+
+#[test]
+fn who_pushes_sends_also_what_compiles_faster_than_a_look_at_the_store() {
+    let server = Server::redis(&[]);
+    let proxy = Proxy::new(server.port, Mode::Forward(Duration::from_millis(50)));
+    let host = host_that_built(&format!("redis://127.0.0.1:{}", proxy.port));
+    for arguments in [&["push"][..], &["push", "--all"]] {
+        let pushed = host.remote(arguments).ok().stdout;
+        let sent = format!("sent {KEYS} entries; the outbox has 0 entries left\n");
+        assert_eq!(pushed, sent, "{arguments:?}");
+        assert_eq!(server.redis_cli(&["DBSIZE"]), KEYS.to_string());
+        server.redis_cli(&["FLUSHALL"]);
+    }
 }
