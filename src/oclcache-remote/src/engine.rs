@@ -35,6 +35,10 @@ pub enum EngineError {
     Denied(String),
     /// It refuses a signature because its clock and ours differ.
     ClockDiffers(String),
+    /// This user may not use the directory that is the store.
+    Forbidden(String),
+    /// An object cannot be written or deleted where others have put something, or closed a directory. Others can be.
+    Obstructed(String),
     /// It has no room, or wants fewer requests. Reads may still work.
     Full(String),
     /// Anything else.
@@ -50,6 +54,13 @@ impl fmt::Display for EngineError {
             EngineError::ClockDiffers(why) => {
                 write!(f, "the clocks of this machine and the server differ: {why}")
             }
+            EngineError::Forbidden(why) => {
+                write!(
+                    f,
+                    "the file system refuses the directory to this user: {why}"
+                )
+            }
+            EngineError::Obstructed(why) => write!(f, "the file system refuses an object: {why}"),
             EngineError::Full(why) => {
                 write!(f, "the server is full or wants fewer requests: {why}")
             }

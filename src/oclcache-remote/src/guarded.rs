@@ -167,7 +167,7 @@ impl Guarded {
     ) -> Outcome<Option<T>> {
         let allowed = async {
             match operation.await {
-                Err(EngineError::Denied(_)) => Ok(None),
+                Err(EngineError::Denied(_) | EngineError::Obstructed(_)) => Ok(None),
                 done => done.map(Some),
             }
         };
@@ -262,6 +262,8 @@ impl Guarded {
                 }
                 return;
             }
+            // The store works: only this object cannot be written.
+            Some(EngineError::Obstructed(_)) => return,
             Some(EngineError::Full(_)) => {
                 breaker.writes_pause_until = Some(Instant::now() + WRITE_PAUSE);
                 return;
@@ -269,6 +271,7 @@ impl Guarded {
             Some(
                 EngineError::Unreachable(_)
                 | EngineError::Denied(_)
+                | EngineError::Forbidden(_)
                 | EngineError::ClockDiffers(_)
                 | EngineError::TimedOut,
             ) => breaker.errors = MAX_ERRORS,

@@ -33,6 +33,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const LAST_FLUSH: Duration = Duration::from_secs(10);
 /// How long work may be queued without a client, if the store does not take it: the outbox keeps it for the next helper.
 const STUCK: Duration = Duration::from_secs(600);
+/// What to do about an object that cannot be written.
+const OBSTRUCTED: &str = "have who owns it delete it, or let you write there: `ls -ld` shows who may; other objects are sent";
 /// Clients that are served at once.
 const MAX_CONNECTIONS: usize = 512;
 
@@ -410,6 +412,8 @@ impl Server {
                 EngineError::Unreachable(_) => "check that the server runs, its address (`oclcache config get remote`) and the network",
                 EngineError::TimedOut => "check the server and the network; until then everything is compiled here",
                 EngineError::Denied(_) => "set the password anew: `oclcache config set remote` with a URL that has user and password",
+                EngineError::Forbidden(_) => "have who owns it let you read and write there: `ls -ld` shows who may",
+                EngineError::Obstructed(_) => OBSTRUCTED,
                 EngineError::ClockDiffers(_) => "set the clock of this machine (`timedatectl set-ntp true`), or that of the server",
                 EngineError::Full(_) => "make room there or let it evict (Redis: `maxmemory-policy allkeys-lru`); reading goes on",
                 EngineError::Failed(_) => "see the log of the server",

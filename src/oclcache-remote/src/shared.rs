@@ -398,6 +398,15 @@ pub enum UploadError {
     Engine(crate::engine::EngineError),
 }
 
+impl std::fmt::Display for UploadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            UploadError::Unsigned(why) => f.write_str(why),
+            UploadError::Engine(error) => error.fmt(f),
+        }
+    }
+}
+
 /// The payload of a bundle: keys, one after the other.
 pub fn encode_bundle(keys: &[KeyBytes]) -> Vec<u8> {
     keys.iter()

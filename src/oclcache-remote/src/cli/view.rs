@@ -244,7 +244,7 @@ async fn check(shared: &SharedStore, steps: &mut Steps) {
                         .await;
                     match sent {
                         Ok(_) => round_trip(shared, &asked, steps).await,
-                        Err(error) => steps.failed("writing", &format!("{error:?}")),
+                        Err(error) => steps.failed("writing", &error.to_string()),
                     }
                 }
             }

@@ -33,6 +33,18 @@ const FILE: OFlags = OFlags::NOFOLLOW
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
+/// What keeps this user from an object: permissions, or what others have put at its name or on the way there.
+const OBSTACLES: [Errno; 8] = [
+    Errno::ACCESS,
+    Errno::PERM,
+    Errno::ROFS,
+    Errno::ISDIR,
+    Errno::NOTDIR,
+    Errno::NOTEMPTY,
+    Errno::LOOP,
+    Errno::NOTCONN,
+];
+
 /// The directory. The umask says who may read and write what is made in it.
 pub struct SharedDirectory(Arc<Path>);
 
@@ -48,11 +60,11 @@ impl SharedDirectory {
     async fn blocking<T: Send + 'static>(
         &self,
         name: &str,
-        calls: impl FnOnce(&Path, &str) -> io::Result<T> + Send + 'static,
+        calls: impl FnOnce(&Path, &str) -> Result<T, Fault> + Send + 'static,
     ) -> Outcome<T> {
         let (root, name) = (self.0.clone(), name.to_owned());
         let done = tokio::task::spawn_blocking(move || {
-            calls(&root, &name).map_err(|error| judge(&root.join(&name), &error))
+            calls(&root, &name).map_err(|fault| fault.judge(&root, &name))
         });
         let failed = |error: tokio::task::JoinError| Err(EngineError::Failed(error.to_string()));
         done.await.unwrap_or_else(failed)
@@ -61,19 +73,49 @@ impl SharedDirectory {
     async fn read_one(&self, name: &str, limit: u64) -> Outcome<Option<Vec<u8>>> {
         let read = move |root: &Path, name: &str| match read(root, name, limit) {
             Err(error) if is_hidden(root, &error) => Ok(None),
-            read => none_if_absent(read),
+            read => Ok(none_if_absent(read)?),
         };
         self.blocking(name, read).await
     }
 }
 
-/// What an error means.
-fn judge(path: &Path, error: &io::Error) -> EngineError {
-    let why = format!("`{}`: {error}", path.display());
-    match Errno::from_io_error(error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => EngineError::Full(why),
-        Some(Errno::ACCESS | Errno::PERM) => EngineError::Denied(why),
-        _ => EngineError::Failed(why),
+/// An error, and the file or directory in the root that is to blame, if it is not the one that was asked for.
+struct Fault {
+    error: io::Error,
+    name: Option<String>,
+}
+
+impl<E: Into<io::Error>> From<E> for Fault {
+    fn from(error: E) -> Fault {
+        Fault {
+            error: error.into(),
+            name: None,
+        }
+    }
+}
+
+impl Fault {
+    /// Of this file or directory.
+    fn at<E: Into<io::Error>>(name: &str) -> impl Fn(E) -> Fault {
+        move |error| Fault {
+            error: error.into(),
+            name: Some(name.to_owned()),
+        }
+    }
+
+    /// What the error means.
+    fn judge(self, root: &Path, asked: &str) -> EngineError {
+        let path = root.join(self.name.as_deref().unwrap_or(asked));
+        let why = format!("`{}`: {}", path.display(), self.error);
+        let errno = Errno::from_io_error(&self.error);
+        match errno {
+            Some(Errno::NOSPC | Errno::DQUOT) => EngineError::Full(why),
+            Some(errno) if OBSTACLES.contains(&errno) && is_usable(root) => {
+                EngineError::Obstructed(why)
+            }
+            Some(Errno::ACCESS | Errno::PERM) => EngineError::Forbidden(why),
+            _ => EngineError::Failed(why),
+        }
     }
 }
 
@@ -95,9 +137,15 @@ fn none_if_absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// Whether this user may use the root, and its file system answers.
+fn is_usable(root: &Path) -> bool {
+    let stat = |root| rustix::fs::statat(root, ".", AtFlags::SYMLINK_NOFOLLOW);
+    go_to(root, "").and_then(stat).is_ok()
+}
+
 /// Whether this user may not use a file or directory in the root, but the root.
 fn is_hidden(root: &Path, error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::ACCESS) && go_to(root, ".").is_ok()
+    Errno::from_io_error(error) == Some(Errno::ACCESS) && is_usable(root)
 }
 
 /// The directories of a name, and its last part.
@@ -152,16 +200,17 @@ fn read(root: &Path, name: &str, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn write(root: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+fn write(root: &Path, name: &str, bytes: &[u8]) -> Result<(), Fault> {
     let (directories, file) = split(name);
-    let directory = make(root, directories)?;
-    let unfinished = make(root, UNFINISHED)?;
+    let directory = make(root, directories).map_err(Fault::at(directories))?;
+    let unfinished = make(root, UNFINISHED).map_err(Fault::at(UNFINISHED))?;
     let mut random = [0; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let temporary = format!("{:032x}", u128::from_le_bytes(random));
     let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let mode = Mode::from_raw_mode(0o666);
-    let mut opened = File::from(rustix::fs::openat(&unfinished, &temporary, flags, mode)?);
+    let opened = rustix::fs::openat(&unfinished, &temporary, flags, mode);
+    let mut opened = File::from(opened.map_err(Fault::at(UNFINISHED))?);
     let written = opened.write_all(bytes).and_then(|()| opened.sync_all());
     let moved = written.and_then(|()| {
         rustix::fs::renameat(&unfinished, &temporary, &directory, file).map_err(io::Error::from)
@@ -169,7 +218,7 @@ fn write(root: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     if moved.is_err() {
         let _ = rustix::fs::unlinkat(&unfinished, &temporary, AtFlags::empty());
     }
-    moved
+    moved.map_err(Fault::from)
 }
 
 fn delete(root: &Path, name: &str) -> io::Result<()> {
@@ -252,11 +301,12 @@ impl Engine for SharedDirectory {
     }
 
     async fn delete(&self, name: &str) -> Outcome<()> {
-        let delete = |root: &Path, name: &str| none_if_absent(delete(root, name)).map(drop);
+        let delete = |root: &Path, name: &str| Ok(none_if_absent(delete(root, name)).map(drop)?);
         self.blocking(name, delete).await
     }
 
     async fn list(&self, prefix: &str) -> Outcome<Listing> {
+        let list = |root: &Path, name: &str| Ok(list(root, name)?);
         self.blocking(prefix, list).await
     }
 

@@ -129,6 +129,19 @@ fn objects_that_are_kept_from_the_user_keep_nobody_from_others() {
 }
 
 #[test]
+fn an_object_that_cannot_be_written_keeps_nobody_from_others() {
+    let obstructed = || Some(EngineError::Obstructed("x".to_owned()));
+    let (guarded, calls, memory) = guarded(vec![obstructed(); 4]);
+    for _ in 0..4 {
+        assert!(run(guarded.write("a", Vec::new())).is_err());
+        assert_eq!((guarded.is_open(), memory.get()), (None, None));
+    }
+    assert_eq!(run(guarded.write("b", Vec::new())), Ok(()));
+    assert_eq!(guarded.last_error(), None);
+    assert_eq!(calls.load(Ordering::Relaxed), 5);
+}
+
+#[test]
 fn another_helper_finds_the_breaker_open_but_never_for_longer_than_its_bound() {
     let memory = Memory::default();
     memory.store(Some((Duration::from_secs(3600), "x")));

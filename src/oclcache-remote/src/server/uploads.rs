@@ -8,7 +8,8 @@ use oclcache::remote::local::NotSent;
 use oclcache::remote::outbox::Marker;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Server, locked};
+use super::{OBSTRUCTED, Server, locked};
+use crate::engine::EngineError;
 use crate::local::Outgoing;
 use crate::object::Kind;
 use crate::shared::{Counters, KeyBytes, UploadError, encode_bundle, now};
@@ -180,6 +181,9 @@ impl Server {
                 self.local.log(&format!("an entry is not sent: {why}"));
                 self.local.sent(key, marker);
                 Sent::Done
+            }
+            Err(UploadError::Engine(error @ EngineError::Obstructed(_))) => {
+                self.stays(format!("{error}; {OBSTRUCTED}"))
             }
             Err(UploadError::Engine(_)) => {
                 match self.shared.guarded.is_open().is_some() || self.shared.guarded.is_full() {

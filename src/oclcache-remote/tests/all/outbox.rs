@@ -110,3 +110,32 @@ fn who_pushes_sends_also_what_compiles_faster_than_a_look_at_the_store() {
         server.redis_cli(&["FLUSHALL"]);
     }
 }
+
+#[test]
+fn an_object_that_may_not_be_written_keeps_no_other_from_being_sent() {
+    let (folder, mut host) = host_beside_a_directory();
+    host.remote(&["push"]).ok();
+    let all = objects(&folder);
+    all.iter()
+        .for_each(|object| fs::remove_file(object).expect("removed"));
+    let kept = all[0].parent().expect("a directory");
+    let count = all.iter().filter(|object| object.parent() == Some(kept));
+    let count = count.count();
+    set_mode(kept, 0o500);
+    bind_by_modes(&mut host);
+    let pushed = host.remote(&["push", "--all"]);
+    let status = host.remote(&["status"]).ok().stdout;
+    set_mode(kept, 0o700);
+    assert_ne!(pushed.code, Some(0), "{}", pushed.stdout);
+    for text in [&pushed.stderr, &status] {
+        assert!(text.contains(&format!("`{}", kept.display())), "{text}");
+        assert!(!text.contains("password"), "{text}");
+    }
+    assert!(!status.contains("is not asked"), "{status}");
+    assert_eq!(
+        (host.outbox(), objects(&folder).len()),
+        (count, all.len() - count)
+    );
+    host.remote(&["push"]).ok();
+    assert_eq!((host.outbox(), objects(&folder).len()), (0, all.len()));
+}
