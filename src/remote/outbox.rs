@@ -71,7 +71,9 @@ impl Outbox {
             let foreign = crate::log::path(&foreign);
             return Err(format!("`{foreign}` belongs to another user"));
         }
-        Outbox::open_in(&state, &cache).map_err(|error| error.to_string())
+        let opened =
+            Directory::create_all(&state).and_then(|state| Outbox::open_in(&state, &cache));
+        opened.map_err(|error| error.to_string())
     }
 
     /// Opens the markers for reading only. None if there are none, or they cannot be read.
@@ -89,8 +91,7 @@ impl Outbox {
         })
     }
 
-    fn open_in(state: &Path, cache: &Path) -> Result<Outbox, StoreError> {
-        let state = Directory::create_all(state)?;
+    fn open_in(state: &Directory, cache: &Path) -> Result<Outbox, StoreError> {
         let name = name_of(cache);
         Ok(Outbox {
             storing: state.create(STORING)?.create(&name)?,
@@ -183,10 +184,23 @@ impl Outbox {
     /// # Errors
     /// The marker stays.
     pub fn sent(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        match read(&self.pending, key)? {
-            Some(found) if found == *marker => self.pending.move_to(&key.hex(), &self.sent),
+        if read(&self.pending, key)? != Some(*marker) {
+            return Ok(());
+        }
+        self.pending.move_to(&key.hex(), &self.sent)?;
+        match read(&self.sent, key)? {
+            Some(newer) if newer != *marker => self.put_back(key, &newer),
             _ => Ok(()),
         }
+    }
+
+    /// Puts a marker back among those that are to be sent. It was written after the look at its forerunner, and moved in its place. One
+    /// that was written since is newer still, and stays.
+    fn put_back(&self, key: &Key, newer: &Marker) -> Result<(), StoreError> {
+        let bytes = encoded(&self.pending, newer)?;
+        let first = self.pending.write_first(&self.pending, &key.hex(), &bytes);
+        // The file system may know no second names.
+        first.or_else(|_| write(&self.pending, key, newer))
     }
 
     /// Puts the entry of a key, whose file has these bytes, back among those that are to be sent. Returns whether this machine's driver
@@ -231,12 +245,16 @@ fn keys(place: &Directory) -> Result<Vec<Key>, StoreError> {
 }
 
 fn write(place: &Directory, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-    let bytes = framing::encode(MAGIC, marker).map_err(|error| StoreError {
+    place.write_by_rename(place, &key.hex(), &encoded(place, marker)?)
+}
+
+/// The bytes of a marker that is about to be written.
+fn encoded(place: &Directory, marker: &Marker) -> Result<Vec<u8>, StoreError> {
+    framing::encode(MAGIC, marker).map_err(|error| StoreError {
         action: "write",
         path: place.path().to_owned(),
         error,
-    })?;
-    place.write_by_rename(place, &key.hex(), &bytes)
+    })
 }
 
 /// The marker of a key. None: there is none, or something else.
@@ -257,7 +275,12 @@ fn read(place: &Directory, key: &Key) -> Result<Option<Marker>, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::path::PathBuf;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::store::disk::Disk;
 
     const KEY: Key = Key([7; 32]);
 
@@ -271,8 +294,48 @@ mod tests {
 
     fn outbox() -> (tempfile::TempDir, Outbox) {
         let state = tempfile::tempdir().expect("a temporary directory");
-        let outbox = Outbox::open_in(state.path(), Path::new("/cache")).expect("made");
-        (state, outbox)
+        let outbox = Directory::create_all(state.path())
+            .and_then(|state| Outbox::open_in(&state, Path::new("/cache")));
+        (state, outbox.expect("made"))
+    }
+
+    /// Copies a file to another place before the next rename, as another process may.
+    #[derive(Debug, Default)]
+    struct Meanwhile(Mutex<Option<[PathBuf; 2]>>);
+
+    impl Disk for Meanwhile {
+        fn rename(
+            &self,
+            from: BorrowedFd<'_>,
+            name: &Path,
+            to: BorrowedFd<'_>,
+            new: &Path,
+        ) -> rustix::io::Result<()> {
+            if let Some([from, to]) = self.0.lock().expect("locked").take() {
+                std::fs::copy(from, to).expect("copied");
+            }
+            rustix::fs::renameat(from, name, to, new)
+        }
+    }
+
+    #[test]
+    fn a_marker_that_is_written_when_its_forerunner_is_moved_stays() {
+        let (state, disk) = (
+            tempfile::tempdir().expect("made"),
+            Arc::<Meanwhile>::default(),
+        );
+        let directory = Directory::create_all_on(disk.clone(), state.path()).expect("made");
+        let outbox = Outbox::open_in(&directory, Path::new("/cache")).expect("made");
+        let [old, new] = [b"old", b"new"].map(|entry| marker(entry));
+        outbox.note_built(&KEY, &new).expect("noted");
+        write(&outbox.pending, &KEY, &old).expect("written");
+        let paths = [&outbox.storing, &outbox.pending].map(|place| place.path().join(KEY.hex()));
+        *disk.0.lock().expect("locked") = Some(paths);
+        outbox.sent(&KEY, &old).expect("nothing to do");
+        assert_eq!(outbox.pending().expect("listed"), [KEY]);
+        assert_eq!(outbox.marker(&KEY).expect("read"), Some(new));
+        outbox.sent(&KEY, &new).expect("moved");
+        assert_eq!(outbox.pending().expect("listed"), []);
     }
 
     #[test]
@@ -284,7 +347,9 @@ mod tests {
         assert!(!outbox.is_built_here(&KEY, b"entrx"));
         assert!(!outbox.is_built_here(&Key([8; 32]), b"entry"));
         // Of another cache.
-        let other = Outbox::open_in(state.path(), Path::new("/other")).expect("made");
+        let other = Directory::create_all(state.path())
+            .and_then(|state| Outbox::open_in(&state, Path::new("/other")));
+        let other = other.expect("made");
         assert!(!other.is_built_here(&KEY, b"entry"));
         outbox.sent(&KEY, &marker(b"entry")).expect("moved");
         assert_eq!(outbox.pending().expect("listed"), []);
