@@ -179,17 +179,22 @@ impl Outbox {
         [&self.storing, &self.pending, &self.sent]
     }
 
-    /// Notes that the entry of this marker was sent, or need not be. Does nothing if there is a newer marker.
+    /// Notes that the entry of this marker was sent, or need not be. None: it has no marker. Does nothing if there is a newer marker, and
+    /// removes one that is damaged.
     ///
     /// # Errors
     /// The marker stays.
-    pub fn sent(&self, key: &Key, marker: &Marker) -> Result<(), StoreError> {
-        if read(&self.pending, key)? != Some(*marker) {
+    pub fn sent(&self, key: &Key, marker: Option<&Marker>) -> Result<(), StoreError> {
+        let found = read(&self.pending, key)?;
+        if found.is_none() && is_damaged(&self.pending, key) {
+            return self.pending.remove(&key.hex()).map(drop);
+        }
+        if found.is_none() || found.as_ref() != marker {
             return Ok(());
         }
         self.pending.move_to(&key.hex(), &self.sent)?;
         match read(&self.sent, key)? {
-            Some(newer) if newer != *marker => self.put_back(key, &newer),
+            Some(newer) if Some(&newer) != marker => self.put_back(key, &newer),
             _ => Ok(()),
         }
     }
@@ -213,19 +218,6 @@ impl Outbox {
             Some(marker) => self.mark(key, &marker).map(|()| true),
             None => Ok(false),
         }
-    }
-
-    /// Forgets an entry: it is gone, or was replaced by one that this machine's driver did not build.
-    ///
-    /// # Errors
-    /// A marker stays.
-    pub fn forget(&self, key: &Key) -> Result<(), StoreError> {
-        for place in self.places() {
-            if read(place, key)?.is_some() {
-                place.remove(&key.hex())?;
-            }
-        }
-        Ok(())
     }
 
     /// Where the markers are of entries that are to be sent.
@@ -270,6 +262,15 @@ fn read(place: &Directory, key: &Key) -> Result<Option<Marker>, StoreError> {
             path: place.path().join(key.hex()),
             error,
         }),
+    }
+}
+
+/// Whether there is something of the name of a key that is no marker, such as what a power cut has left.
+fn is_damaged(place: &Directory, key: &Key) -> bool {
+    match place.read(&key.hex(), MAX_MARKER_BYTES) {
+        Ok(Some(bytes)) => framing::decode::<Marker>(MAGIC, &bytes).is_none(),
+        Ok(None) => false,
+        Err(error) => error.kind() == io::ErrorKind::InvalidData,
     }
 }
 
@@ -331,10 +332,10 @@ mod tests {
         write(&outbox.pending, &KEY, &old).expect("written");
         let paths = [&outbox.storing, &outbox.pending].map(|place| place.path().join(KEY.hex()));
         *disk.0.lock().expect("locked") = Some(paths);
-        outbox.sent(&KEY, &old).expect("nothing to do");
+        outbox.sent(&KEY, Some(&old)).expect("nothing to do");
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
         assert_eq!(outbox.marker(&KEY).expect("read"), Some(new));
-        outbox.sent(&KEY, &new).expect("moved");
+        outbox.sent(&KEY, Some(&new)).expect("moved");
         assert_eq!(outbox.pending().expect("listed"), []);
     }
 
@@ -351,11 +352,9 @@ mod tests {
             .and_then(|state| Outbox::open_in(&state, Path::new("/other")));
         let other = other.expect("made");
         assert!(!other.is_built_here(&KEY, b"entry"));
-        outbox.sent(&KEY, &marker(b"entry")).expect("moved");
+        outbox.sent(&KEY, Some(&marker(b"entry"))).expect("moved");
         assert_eq!(outbox.pending().expect("listed"), []);
         assert!(outbox.is_built_here(&KEY, b"entry"));
-        outbox.forget(&KEY).expect("removed");
-        assert!(!outbox.is_built_here(&KEY, b"entry"));
     }
 
     #[test]
@@ -363,9 +362,11 @@ mod tests {
         let (_state, outbox) = outbox();
         outbox.mark(&KEY, &marker(b"old")).expect("marked");
         outbox.mark(&KEY, &marker(b"new")).expect("marked");
-        outbox.sent(&KEY, &marker(b"old")).expect("nothing to do");
+        outbox
+            .sent(&KEY, Some(&marker(b"old")))
+            .expect("nothing to do");
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
-        outbox.sent(&KEY, &marker(b"new")).expect("moved");
+        outbox.sent(&KEY, Some(&marker(b"new"))).expect("moved");
         assert!(outbox.send_again(&KEY, b"new").expect("marked again"));
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
         assert!(!outbox.send_again(&KEY, b"old").expect("nothing"));
@@ -384,12 +385,12 @@ mod tests {
         outbox.note_built(&KEY, &new).expect("noted");
         assert!(outbox.is_built_here(&KEY, b"old"));
         assert!(outbox.is_built_here(&KEY, b"new"));
-        outbox.sent(&KEY, &old).expect("removed");
+        outbox.sent(&KEY, Some(&old)).expect("removed");
         assert_eq!(outbox.pending().expect("listed"), []);
         assert!(outbox.is_built_here(&KEY, b"new"));
         outbox.mark(&KEY, &new).expect("marked");
         assert_eq!(outbox.pending().expect("listed"), [KEY]);
-        outbox.sent(&KEY, &new).expect("removed");
+        outbox.sent(&KEY, Some(&new)).expect("removed");
         assert!(outbox.is_built_here(&KEY, b"new"));
     }
 
@@ -398,7 +399,7 @@ mod tests {
         let (_state, outbox) = outbox();
         let [old, new] = [b"old", b"new"].map(|entry| marker(entry));
         outbox.mark(&KEY, &old).expect("marked");
-        outbox.sent(&KEY, &old).expect("moved");
+        outbox.sent(&KEY, Some(&old)).expect("moved");
         outbox.note_built(&KEY, &new).expect("noted");
         // Whether its entry was stored or not, the one that is there counts as built here, and can be sent.
         for (entry, marker) in [(b"old", old), (b"new", new)] {
@@ -407,7 +408,7 @@ mod tests {
             assert!(outbox.is_being_stored(&KEY));
             assert!(outbox.send_again(&KEY, entry).expect("marked"));
             assert_eq!(outbox.marker(&KEY).expect("read"), Some(marker));
-            outbox.sent(&KEY, &marker).expect("moved");
+            outbox.sent(&KEY, Some(&marker)).expect("moved");
         }
         assert!(!outbox.is_being_stored(&KEY));
         assert_eq!(outbox.all().expect("listed"), [KEY]);
@@ -425,5 +426,20 @@ mod tests {
             assert!(!outbox.is_built_here(&KEY, b"entry"), "byte {index}");
             bytes[index] ^= 1;
         }
+    }
+
+    #[test]
+    fn a_damaged_marker_leaves_the_outbox_when_its_entry_was_looked_at() {
+        let (_state, outbox) = outbox();
+        let built = marker(b"entry");
+        outbox.mark(&KEY, &built).expect("marked");
+        outbox.sent(&KEY, None).expect("nothing to do");
+        assert_eq!(outbox.pending().expect("listed"), [KEY]);
+        for marker in [None, Some(&built)] {
+            std::fs::write(outbox.path().join(KEY.hex()), b"").expect("cut");
+            outbox.sent(&KEY, marker).expect("removed");
+            assert_eq!(outbox.pending().expect("listed"), []);
+        }
+        outbox.sent(&KEY, None).expect("nothing to do");
     }
 }

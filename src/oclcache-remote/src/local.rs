@@ -201,10 +201,9 @@ impl Local {
         Ok(marker.flatten())
     }
 
-    /// Notes that the entry of a marker was sent, or need not be. A marker that was written meanwhile stays.
+    /// Notes that the entry of a marker was sent, or need not be. A marker that was written meanwhile stays, and a damaged one is removed.
     pub fn sent(&self, key: &KeyBytes, marker: Option<&Marker>) {
         if let Some(outbox) = self.store.outbox()
-            && let Some(marker) = marker
             && let Err(error) = outbox.sent(&Key(*key), marker)
         {
             self.log(&error.to_string());

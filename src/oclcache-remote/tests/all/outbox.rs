@@ -139,3 +139,18 @@ fn an_object_that_may_not_be_written_keeps_no_other_from_being_sent() {
     host.remote(&["push"]).ok();
     assert_eq!((host.outbox(), objects(&folder).len()), (0, all.len()));
 }
+
+#[test]
+fn a_damaged_marker_leaves_the_outbox_and_its_entry_is_counted_once() {
+    let (folder, host) = host_beside_a_directory();
+    let marker = files_below(&markers(&host)).remove(0);
+    fs::write(&marker, b"").expect("cut");
+    for arguments in [&["push"][..], &["push"], &["push", "--all"]] {
+        let pushed = host.remote(arguments).ok().stdout;
+        assert!(pushed.contains("the outbox has 0 entries left"), "{pushed}");
+        // Who sends all looks at the entries anew, and finds nothing of this one.
+        let counted = pushed.contains("never sent: 1 ");
+        assert_eq!(counted, arguments.len() == 1, "{arguments:?}: {pushed}");
+    }
+    assert_eq!(objects(&folder).len(), KEYS as usize - 1);
+}
