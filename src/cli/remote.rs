@@ -165,6 +165,11 @@ impl RunSharing {
         if quiet {
             return;
         }
+        let left = left.unwrap_or_else(|why| {
+            let why = crate::log::text(why.as_bytes());
+            say(&format!("oclcache: nothing is sent to `remote`: {why}"));
+            0
+        });
         if left > 0 {
             let left = plural(left, "entry is", "entries are");
             say(&format!(
@@ -184,15 +189,16 @@ impl RunSharing {
 }
 
 /// Has the helper send what is in the outbox. Returns how many entries are left.
-fn send(store: &LocalStore) -> u64 {
-    let pending = || {
-        let outbox = store.outbox();
-        outbox.map_or(0, |outbox| {
-            outbox.pending().map_or(0, |pending| pending.len())
-        })
+///
+/// # Errors
+/// For people: the outbox cannot be used.
+fn send(store: &LocalStore) -> Result<u64, String> {
+    let pending = || -> Result<usize, String> {
+        let pending = store.outbox()?.pending();
+        Ok(pending.map_err(|error| error.to_string())?.len())
     };
-    if pending() == 0 {
-        return 0;
+    if pending()? == 0 {
+        return Ok(0);
     }
     let wait_ms = u32::try_from(FLUSH.as_millis()).unwrap_or(u32::MAX);
     let request = Request::Flush { wait_ms };
@@ -208,7 +214,7 @@ fn send(store: &LocalStore) -> u64 {
         answer = store.ask(&request, FLUSH + GRACE);
     }
     match answer {
-        Some(Answer::Left(left)) => u64::from(left),
-        _ => pending() as u64,
+        Some(Answer::Left(left)) => Ok(u64::from(left)),
+        _ => Ok(pending()? as u64),
     }
 }

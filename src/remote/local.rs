@@ -26,7 +26,8 @@ pub const MAX_ENTRY_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub struct LocalStore {
     store: Store,
-    outbox: Option<Outbox>,
+    /// None: nothing was built for it yet. The error is for people.
+    outbox: Result<Option<Outbox>, String>,
     /// The name of the socket and of the files beside it.
     name: String,
 }
@@ -108,7 +109,7 @@ impl LocalStore {
         let limits = Limits::of(&settings.config);
         let store = Store::open(&settings.cache_directory()?, limits);
         let store = store.map_err(|error| error.to_string())?;
-        let outbox = Outbox::open(&settings.config).ok();
+        let outbox = Outbox::open(&settings.config).map(Some);
         Ok(LocalStore::of(settings, store, outbox))
     }
 
@@ -123,7 +124,11 @@ impl LocalStore {
         Ok(store.map(|store| LocalStore::of(settings, store, outbox)))
     }
 
-    fn of(settings: &RemoteSettings, store: Store, outbox: Option<Outbox>) -> LocalStore {
+    fn of(
+        settings: &RemoteSettings,
+        store: Store,
+        outbox: Result<Option<Outbox>, String>,
+    ) -> LocalStore {
         LocalStore {
             name: socket::name(&settings.config, store.root()),
             outbox,
@@ -131,9 +136,16 @@ impl LocalStore {
         }
     }
 
-    /// The outbox; None if there is no place for it, so that nothing is sent.
-    pub fn outbox(&self) -> Option<&Outbox> {
-        self.outbox.as_ref()
+    /// The outbox.
+    ///
+    /// # Errors
+    /// For people: there is none, so nothing is sent.
+    pub fn outbox(&self) -> Result<&Outbox, String> {
+        match &self.outbox {
+            Ok(Some(outbox)) => Ok(outbox),
+            Ok(None) => Err("there is no outbox yet".to_owned()),
+            Err(why) => Err(format!("the outbox cannot be used: {why}")),
+        }
     }
 
     /// Whether the cache directory was removed, so that the helper must end or open it again.
@@ -213,7 +225,10 @@ impl LocalStore {
     /// # Errors
     /// Why it is not sent.
     pub fn outgoing(&self, key: &Key, content: RemoteContent) -> Result<OutgoingEntry, NotSent> {
-        let outbox = self.outbox.as_ref().ok_or(NotSent::NotBuiltHere)?;
+        let outbox = match &self.outbox {
+            Ok(outbox) => outbox.as_ref().ok_or(NotSent::NotBuiltHere)?,
+            Err(_) => self.outbox().map_err(NotSent::Unreadable)?,
+        };
         let read = || match self.store.read(key) {
             Ok(Some((entry, _))) => Ok(entry),
             Ok(None) | Err(ReadError::Bad(_)) => Err(NotSent::Absent),
@@ -245,9 +260,7 @@ impl LocalStore {
     /// # Errors
     /// For people: the outbox cannot be used, or the entry cannot be read now.
     pub fn send_again(&self, key: &Key) -> Result<bool, String> {
-        let Some(outbox) = self.outbox() else {
-            return Ok(false);
-        };
+        let outbox = self.outbox()?;
         let entry = match self.store.read(key) {
             Ok(Some((entry, _))) => entry,
             Ok(None) | Err(ReadError::Bad(_)) => return Ok(false),

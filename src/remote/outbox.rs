@@ -76,19 +76,35 @@ impl Outbox {
         opened.map_err(|error| error.to_string())
     }
 
-    /// Opens the markers for reading only. None if there are none, or they cannot be read.
-    pub(super) fn open_existing(config: &Config) -> Option<Outbox> {
-        let state = Directory::open(&config.state_directory()?).ok()??;
-        let name = name_of(&config.directory().ok()?);
-        let open = |place| {
-            let place = state.open_below(place).ok()??;
-            place.open_below(&name).ok()?
+    /// Opens the markers for reading only. None if there are none.
+    ///
+    /// # Errors
+    /// For people: they cannot be read.
+    pub(super) fn open_existing(config: &Config) -> Result<Option<Outbox>, String> {
+        let name = name_of(&config.directory()?);
+        let state = config.state_directory();
+        let state = state.map(|state| Directory::open(&state)).transpose();
+        let open = |state: &Directory, place| match state.open_below(place)? {
+            Some(place) => place.open_below(&name),
+            None => Ok(None),
         };
-        Some(Outbox {
-            storing: open(STORING)?,
-            pending: open(OUTBOX)?,
-            sent: open(SENT)?,
-        })
+        let opened = state.and_then(|state| {
+            let Some(state) = state.flatten() else {
+                return Ok(None);
+            };
+            let places = [STORING, OUTBOX, SENT].map(|place| open(&state, place));
+            let [storing, pending, sent] = places;
+            let places = (storing?, pending?, sent?);
+            let (Some(storing), Some(pending), Some(sent)) = places else {
+                return Ok(None);
+            };
+            Ok(Some(Outbox {
+                storing,
+                pending,
+                sent,
+            }))
+        });
+        opened.map_err(|error| error.to_string())
     }
 
     fn open_in(state: &Directory, cache: &Path) -> Result<Outbox, StoreError> {

@@ -79,10 +79,10 @@ impl RemoteFacts {
             return facts("received", words);
         }
         let is_pending = || {
-            let outbox = store.outbox()?;
+            let outbox = store.outbox().ok()?;
             outbox.pending().ok().map(|keys| keys.contains(key))
         };
-        let is_being_stored = || Some(store.outbox()?.is_being_stored(key));
+        let is_being_stored = || Some(store.outbox().ok()?.is_being_stored(key));
         match store.outgoing(key, self.content) {
             Ok(_) if self.is_readonly => {
                 facts("unsent", "not sent: `remote_readonly` is set".to_owned())

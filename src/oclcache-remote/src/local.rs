@@ -180,15 +180,25 @@ impl Local {
     }
 
     /// The keys in the outbox.
-    pub fn pending(&self) -> Vec<KeyBytes> {
-        let keys = self.store.outbox().map(|outbox| outbox.pending());
-        let keys = keys.and_then(Result::ok).unwrap_or_default();
-        keys.into_iter().map(|key| key.0).collect()
+    ///
+    /// # Errors
+    /// For people: there is no outbox, or it cannot be listed.
+    pub fn pending(&self) -> Result<Vec<KeyBytes>, String> {
+        let keys = self.store.outbox()?.pending();
+        let keys = keys.map_err(|error| error.to_string())?;
+        Ok(keys.into_iter().map(|key| key.0).collect())
     }
 
-    /// How many there are.
+    /// How many there are; 0 if there is no outbox.
     pub fn pending_count(&self) -> u32 {
-        u32::try_from(self.pending().len()).unwrap_or(u32::MAX)
+        let count = self.pending().map_or(0, |keys| keys.len());
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// The same for people, or what is wrong with the outbox.
+    pub fn pending_text(&self) -> String {
+        self.pending()
+            .map_or_else(|why| why, |keys| keys.len().to_string())
     }
 
     /// The marker of an entry, to be read before the entry itself.
@@ -196,14 +206,13 @@ impl Local {
     /// # Errors
     /// For people: it cannot be read now.
     pub fn marker(&self, key: &KeyBytes) -> Result<Option<Marker>, String> {
-        let marker = self.store.outbox().map(|outbox| outbox.marker(&Key(*key)));
-        let marker = marker.transpose().map_err(|error| error.to_string())?;
-        Ok(marker.flatten())
+        let marker = self.store.outbox()?.marker(&Key(*key));
+        marker.map_err(|error| error.to_string())
     }
 
     /// Notes that the entry of a marker was sent, or need not be. A marker that was written meanwhile stays, and a damaged one is removed.
     pub fn sent(&self, key: &KeyBytes, marker: Option<&Marker>) {
-        if let Some(outbox) = self.store.outbox()
+        if let Ok(outbox) = self.store.outbox()
             && let Err(error) = outbox.sent(&Key(*key), marker)
         {
             self.log(&error.to_string());
@@ -216,11 +225,11 @@ impl Local {
     /// # Errors
     /// For people: the outbox cannot be used.
     pub fn send_all_again(&self) -> Result<Option<String>, String> {
-        let outbox = self
+        let keys = self
             .store
-            .outbox()
-            .ok_or("there is no place for the outbox: set XDG_STATE_HOME or HOME")?;
-        let keys = outbox.all().map_err(|error| error.to_string())?;
+            .outbox()?
+            .all()
+            .map_err(|error| error.to_string())?;
         let again = keys.iter().map(|key| self.store.send_again(key));
         Ok(again.filter_map(Result::err).last())
     }

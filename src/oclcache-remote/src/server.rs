@@ -451,7 +451,7 @@ impl Server {
         if let Some(trouble) = self.trouble() {
             row("trouble", trouble);
         }
-        row("to be sent", self.local.pending_count().to_string());
+        row("to be sent", self.local.pending_text());
         text
     }
 }

@@ -46,12 +46,12 @@ impl PushArgs {
             not_again = local.send_all_again()?;
             local.forget_withheld()?;
         }
+        let keys = local.pending()?;
         let server = Server::new(shared, local);
         run_to_end(async {
             server.shared.guarded.check().await?;
             if self.all {
                 // Objects are verified whole, so that damaged ones are replaced: an upload looks at heads only.
-                let keys = server.local.pending();
                 let objects = keys.into_iter().map(|key| (server.kind_of(&key), key));
                 server.shared.fetch(&objects.collect::<Vec<_>>()).await?;
             }
@@ -61,8 +61,8 @@ impl PushArgs {
         .map_err(|error| error.to_string())?;
         let sent = server.shared.counters.uploads.load(Ordering::Relaxed);
         server.write_state();
-        let left = server.local.pending_count();
-        let entries = |count: u64| {
+        let left = server.local.pending()?.len();
+        let entries = |count: usize| {
             if count == 1 {
                 "1 entry".to_owned()
             } else {
@@ -71,8 +71,8 @@ impl PushArgs {
         };
         print(&format!(
             "sent {}; the outbox has {} left",
-            entries(sent),
-            entries(left.into())
+            entries(sent as usize),
+            entries(left)
         ));
         if let Some(withheld) = server.local.store().state().never_sent() {
             print(&format!("never sent: {withheld}"));

@@ -111,7 +111,7 @@ impl StatusArgs {
             }
             _ => {
                 row("helper", "does not run; programs start it");
-                row("to be sent", &local.pending_count().to_string());
+                row("to be sent", &local.pending_text());
                 if let Some(open) = local.store().breaker() {
                     row(
                         "state",

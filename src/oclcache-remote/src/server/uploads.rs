@@ -100,7 +100,13 @@ impl Server {
         }
         let _only = self.uploading.lock().await;
         locked(&self.stays_why).take();
-        let keys = self.local.pending();
+        let keys = match self.local.pending() {
+            Ok(keys) => keys,
+            Err(why) => {
+                *locked(&self.stays_why) = Some(why);
+                return;
+            }
+        };
         if !keys.is_empty() {
             if self.shared.guarded.round_trip().is_none()
                 && self.shared.guarded.check().await.is_err()

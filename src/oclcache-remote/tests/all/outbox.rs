@@ -154,3 +154,21 @@ fn a_damaged_marker_leaves_the_outbox_and_its_entry_is_counted_once() {
     }
     assert_eq!(objects(&folder).len(), KEYS as usize - 1);
 }
+
+#[test]
+fn an_outbox_that_cannot_be_opened_is_not_an_empty_one() {
+    let (folder, host) = host_beside_a_directory();
+    let markers = markers(&host);
+    set_mode(&markers, 0o777);
+    let pushed = host.remote(&["push"]);
+    let status = host.remote(&["status"]).ok().stdout;
+    set_mode(&markers, 0o700);
+    let why = "others may write it";
+    assert_ne!(pushed.code, Some(0), "{}", pushed.stdout);
+    assert!(pushed.stderr.contains(why), "{}", pushed.stderr);
+    let row = status.lines().find(|line| line.starts_with("to be sent"));
+    assert!(row.is_some_and(|row| row.contains(why)), "{status}");
+    assert!(objects(&folder).is_empty());
+    host.remote(&["push"]).ok();
+    assert_eq!(objects(&folder).len(), KEYS as usize);
+}
