@@ -206,11 +206,10 @@ impl GuardedFile {
     }
 
     /// Calls something with the file locked (flock(2)), which excludes other processes but not threads. Calls it without the lock
-    /// if another process keeps that for long, or locks do not work.
-    pub fn alone<T>(&self, body: impl FnOnce() -> T) -> T {
-        const ATTEMPTS: u32 = 16;
+    /// if another process keeps that for so many milliseconds, or locks do not work.
+    pub fn alone<T>(&self, patience_ms: u32, body: impl FnOnce() -> T) -> T {
         const PAUSE: Duration = Duration::from_millis(1);
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..=patience_ms {
             let Ok((file, _)) = self.open() else {
                 break;
             };
@@ -223,7 +222,7 @@ impl GuardedFile {
                     }
                     return done;
                 }
-                Err(Errno::WOULDBLOCK) if attempt + 1 < ATTEMPTS => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) if attempt < patience_ms => std::thread::sleep(PAUSE),
                 Err(_) => break,
             }
         }

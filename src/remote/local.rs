@@ -355,12 +355,12 @@ impl LocalStore {
         place.ok().flatten().and_then(read).unwrap_or_default()
     }
 
-    /// Writes the state.
+    /// Changes the state. Meanwhile no other process does.
     ///
     /// # Errors
     /// For people: it cannot be written.
-    pub fn set_state(&self, new: &HelperState) -> Result<(), String> {
-        state::write(&self.place()?, &self.name, new).map_err(|error| error.to_string())
+    pub fn change_state(&self, change: impl Fn(&mut HelperState)) -> Result<(), String> {
+        state::change(&self.place()?, &self.name, change).map_err(|error| error.to_string())
     }
 
     fn place(&self) -> Result<crate::store::directory::Directory, String> {

@@ -8,7 +8,7 @@
 //! - [`settings::RemoteSettings::read`]: the settings, by the rules of all others.
 //! - [`local::LocalStore::open`]: the cache directory, opened and checked as the library does. It stores what was received
 //!   (`receive`), gives what is sent (`outgoing`), removes what a signer signed (`untrust`), listens (`listen`), asks a running helper
-//!   (`ask`), and writes the files by which the helper tells others of its state (`set_breaker`, `set_state`).
+//!   (`ask`), and writes the files by which the helper tells others of its state (`set_breaker`, `change_state`).
 //! - [`outbox::Outbox`], by `LocalStore::outbox`: which entries this machine's driver built, and which are to be sent.
 //! - [`protocol`], and [`socket`]: the messages, and how packets of them are sent and received.
 //!

@@ -3,6 +3,7 @@
 //! ```text
 //! <name>.open     the store failed: nobody asks before the time of this file's modification, which may lie ahead
 //! <name>.state    a frame (see `framing`) of [`HelperState`]
+//! <name>.changes  locked by the process that reads the state to change it
 //! ```
 
 use std::time::Duration;
@@ -17,6 +18,9 @@ use crate::store::ownership::begins_as_ours;
 const MAGIC: &[u8] = b"oclcrst2";
 const OPEN: &str = ".open";
 const STATE: &str = ".state";
+const CHANGES: &str = ".changes";
+/// How long a process waits for another one that changes the state. One that was stopped meanwhile must not stop a helper for ever.
+const PATIENCE_MS: u32 = 2000;
 /// The circuit breaker is open for this time at most. A time further ahead comes from a clock that was set back.
 pub const MAX_OPEN: Duration = Duration::from_secs(300);
 /// Larger files are not ours.
@@ -99,8 +103,34 @@ pub(super) fn read(place: &Directory, name: &str) -> Option<HelperState> {
     framing::decode(MAGIC, &bytes.ok()??)
 }
 
+/// Changes the state. Meanwhile no other process does.
+pub(super) fn change(
+    place: &Directory,
+    name: &str,
+    change: impl Fn(&mut HelperState),
+) -> Result<(), StoreError> {
+    let changed = || {
+        let old = read(place, name).unwrap_or_default();
+        let mut new = old.clone();
+        change(&mut new);
+        (new != old).then_some(new)
+    };
+    // Most helpers have nothing to say most of the time.
+    if changed().is_none() {
+        return Ok(());
+    }
+    let changed = || match changed() {
+        Some(new) => write(place, name, &new),
+        None => Ok(()),
+    };
+    match place.open_or_create_guarded(&format!("{name}{CHANGES}")) {
+        Ok((lock, _)) => lock.alone(PATIENCE_MS, changed),
+        Err(_) => changed(),
+    }
+}
+
 /// Writes the state.
-pub(super) fn write(place: &Directory, name: &str, state: &HelperState) -> Result<(), StoreError> {
+fn write(place: &Directory, name: &str, state: &HelperState) -> Result<(), StoreError> {
     let name = format!("{name}{STATE}");
     let bytes = framing::encode(MAGIC, state).map_err(|error| StoreError {
         action: "write",
@@ -130,6 +160,11 @@ pub(super) fn sweep(place: &Directory, own: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use rustix::fs::{FlockOperation, flock};
+    use rustix::io::Errno;
+
     use super::*;
 
     fn place() -> (tempfile::TempDir, Directory) {
@@ -157,6 +192,27 @@ mod tests {
         assert_eq!(open_for(&place, "x"), None);
         set_open(&place, "x", None).expect("removed");
         assert_eq!(place.modified_ms("x.open"), None);
+    }
+
+    #[test]
+    fn nobody_else_changes_the_state_meanwhile() {
+        let (temporary, place) = place();
+        let lock = temporary.path().join("x.changes");
+        let is_locked = || {
+            let file = std::fs::File::open(&lock).expect("a lock");
+            let attempt = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            attempt == Err(Errno::WOULDBLOCK)
+        };
+        for sent in 1..=2 {
+            let was_locked = Cell::new(false);
+            let changed = change(&place, "x", |state| {
+                was_locked.set(lock.exists() && is_locked());
+                state.sent += 1;
+            });
+            changed.expect("written");
+            assert!(was_locked.get() && !is_locked());
+            assert_eq!(read(&place, "x").map(|state| state.sent), Some(sent));
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::guarded_file::GuardedFile;
 
 /// The number of shards: one for each first byte of keys.
 pub const SHARDS: usize = 256;
+/// How long a process waits for another one that counts.
+const PATIENCE_MS: u32 = 15;
 const NAME: &str = "sizes";
 const MAGIC: &[u8; 8] = b"oclcsiz1";
 const COUNTERS: usize = 2 * SHARDS;
@@ -104,7 +106,7 @@ impl Sizes {
     fn alone<T>(&self, body: impl FnOnce() -> T) -> T {
         let _thread = self.changing.lock();
         match self.is_local {
-            true => self.file.alone(body),
+            true => self.file.alone(PATIENCE_MS, body),
             false => body(),
         }
     }

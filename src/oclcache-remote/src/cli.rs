@@ -119,9 +119,9 @@ impl ServeArgs {
                 version: self.protocol,
                 asked: now(),
             };
-            let mut state = local.store().state();
-            state.other_version = Some(other);
-            let _ = local.store().set_state(&state);
+            let _ = local
+                .store()
+                .change_state(|state| state.other_version = Some(other));
             return Err(view::sentence(other));
         }
         let listener = local
@@ -150,9 +150,9 @@ impl ServeArgs {
 /// Says that the settings cannot be used, so that programs start no further helper for a while.
 fn unusable(local: &Local, why: &str) {
     let _ = local.store().set_breaker(Some((UNUSABLE, why)));
-    let mut state = local.store().state();
-    state.trouble = why.to_owned();
-    let _ = local.store().set_state(&state);
+    let _ = local
+        .store()
+        .change_state(|state| state.trouble = why.to_owned());
 }
 
 /// A server that lies about lengths can make the client of Redis read without end.

@@ -8,7 +8,7 @@ use oclcache::remote::local::{self, LocalStore, NotReceived, NotSent};
 use oclcache::remote::outbox::Marker;
 use oclcache::remote::settings::{RemoteContent, RemoteSettings};
 use oclcache::remote::socket::Listener;
-use oclcache::remote::state::{HelperState, OtherVersion};
+use oclcache::remote::state::OtherVersion;
 
 use crate::guarded::BreakerFile;
 use crate::keys::TrustedKeys;
@@ -239,10 +239,9 @@ impl Local {
     /// # Errors
     /// For people: the state cannot be written.
     pub fn forget_withheld(&self) -> Result<(), String> {
-        self.store.set_state(&HelperState {
-            withheld: 0,
-            withheld_why: String::new(),
-            ..self.store.state()
+        self.store.change_state(|state| {
+            state.withheld = 0;
+            state.withheld_why.clear();
         })
     }
 
@@ -259,22 +258,21 @@ impl Local {
 
     /// Adds to the state that others read.
     pub fn add_state(&self, change: StateChange) {
-        let old = self.store.state();
-        let mut new = old.clone();
-        new.trouble = change.trouble;
-        new.refused += change.refused;
-        new.errors += change.errors;
-        new.received += change.received;
-        new.prefetched += change.prefetched;
-        new.sent += change.sent;
-        new.withheld += change.withheld;
-        new.withheld_why = change.withheld_why.unwrap_or(new.withheld_why);
-        new.bytes_in += change.bytes_in;
-        new.bytes_out += change.bytes_out;
-        new.other_version = change.other_version.or(new.other_version);
-        if new != old {
-            let _ = self.store.set_state(&new);
-        }
+        let _ = self.store.change_state(|new| {
+            new.trouble.clone_from(&change.trouble);
+            new.refused += change.refused;
+            new.errors += change.errors;
+            new.received += change.received;
+            new.prefetched += change.prefetched;
+            new.sent += change.sent;
+            new.withheld += change.withheld;
+            if let Some(why) = &change.withheld_why {
+                new.withheld_why.clone_from(why);
+            }
+            new.bytes_in += change.bytes_in;
+            new.bytes_out += change.bytes_out;
+            new.other_version = change.other_version.or(new.other_version);
+        });
     }
 
     /// One line for people. The helper's standard error is closed if the library has started it.
