@@ -193,7 +193,7 @@ fn print(text: &str) {
 fn print_hidden(count: u64) {
     if count > 0 {
         print(&format!(
-            "directories of the store that are left out, since this user may not list them: {count}"
+            "directories of the store that are left out, since this user cannot list them: {count}"
         ));
     }
 }

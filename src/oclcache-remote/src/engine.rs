@@ -88,7 +88,7 @@ pub struct ListedObject {
 pub struct Listing {
     /// The objects.
     pub objects: Vec<ListedObject>,
-    /// How many directories this user may not list.
+    /// How many directories this user cannot list.
     pub hidden: u64,
 }
 

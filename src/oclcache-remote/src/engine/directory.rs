@@ -1,8 +1,8 @@
 //! A directory that machines or users share.
 //!
 //! Other users can put anything in it. So links in it are not followed, only regular files are read as objects, and opening a FIFO does
-//! not block. What this user may not read there counts as missing, and keeps nobody from the rest. The path to the
-//! directory itself may have links, since the user has set it.
+//! not block. What this user may not read there counts as missing, as does what is on a file system that does not answer. It keeps
+//! nobody from the rest. The path to the directory itself may have links, since the user has set it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -143,9 +143,10 @@ fn is_usable(root: &Path) -> bool {
     go_to(root, "").and_then(stat).is_ok()
 }
 
-/// Whether this user may not use a file or directory in the root, but the root.
+/// Whether this user may not use a file or directory in the root, or its own file system does not answer, but may use the root.
 fn is_hidden(root: &Path, error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::ACCESS) && is_usable(root)
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::ACCESS | Errno::NOTCONN)) && is_usable(root)
 }
 
 /// The directories of a name, and its last part.
@@ -230,11 +231,15 @@ fn delete(root: &Path, name: &str) -> io::Result<()> {
 /// The regular files below a directory of this name, with their names.
 fn list(root: &Path, name: &str) -> io::Result<Listing> {
     let mut listing = Listing::default();
-    let mut left = vec![parts(name).collect::<Vec<_>>().join("/")];
+    let asked = parts(name).collect::<Vec<_>>().join("/");
+    let mut left = vec![asked.clone()];
     while let Some(directories) = left.pop() {
-        match list_one(root, &directories, &mut left, &mut listing.objects) {
-            Err(error) if is_hidden(root, &error) => listing.hidden += 1,
-            listed => none_if_absent(listed).map(drop)?,
+        let listed = list_one(root, &directories, &mut left, &mut listing);
+        match none_if_absent(listed) {
+            Ok(_) => {}
+            // Others may have mounted any file system there.
+            Err(error) if directories != asked || is_hidden(root, &error) => listing.hidden += 1,
+            Err(error) => return Err(error),
         }
     }
     Ok(listing)
@@ -245,7 +250,7 @@ fn list_one(
     root: &Path,
     name: &str,
     directories: &mut Vec<String>,
-    files: &mut Vec<ListedObject>,
+    listing: &mut Listing,
 ) -> io::Result<()> {
     let directory = go_to(root, name)?;
     let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -262,13 +267,18 @@ fn list_one(
             continue;
         };
         let stat = rustix::fs::statat(&directory, file, AtFlags::SYMLINK_NOFOLLOW);
-        let Some(stat) = none_if_absent(stat.map_err(io::Error::from))? else {
-            continue;
+        let stat = match none_if_absent(stat.map_err(io::Error::from)) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => continue,
+            Err(_) => {
+                listing.hidden += 1;
+                continue;
+            }
         };
         let name = format!("{name}/{file}");
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if parts(&name).count() < MAX_PARTS => directories.push(name),
-            FileType::RegularFile => files.push(ListedObject {
+            FileType::RegularFile => listing.objects.push(ListedObject {
                 name,
                 size: u64::try_from(stat.st_size).unwrap_or(0),
                 modified: Some(u64::try_from(stat.st_mtime).unwrap_or(0)),

@@ -227,7 +227,7 @@ fn gc_goes_on_past_what_the_user_may_not_read_delete_or_list() {
             )),
             "{text}"
         );
-        assert!(text.contains("may not list them: 1\n"), "{text}");
+        assert!(text.contains("cannot list them: 1\n"), "{text}");
     }
     let mut left = [left, unreadable].concat();
     left.sort();
@@ -255,7 +255,7 @@ fn an_object_that_may_not_be_read_is_missing_and_the_store_is_asked_for_others()
     let pulled = host.remote(&["pull"]).ok().stdout;
     set_mode(entries[1].parent().expect("a directory"), 0o700);
     assert!(
-        pulled.starts_with("stored 2, refused 0\n") && pulled.contains("may not list them: 1\n"),
+        pulled.starts_with("stored 2, refused 0\n") && pulled.contains("cannot list them: 1\n"),
         "{pulled}"
     );
     // The directory itself.
@@ -281,4 +281,46 @@ fn a_fifo_in_the_store_does_not_stop_the_command() {
     let pushed = host.shell("timeout 120 oclcache remote push").ok().stdout;
     assert!(pushed.starts_with("sent "), "{pushed}");
     assert_eq!(host.outbox(), 0);
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_keeps_nobody_from_the_rest() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut host = Host::new();
+    let (_, objects) = pushed(folder.path(), &host, 4);
+    objects.iter().for_each(|object| age(object));
+    let is_entry = |object: &&PathBuf| object.iter().any(|part| part == "e");
+    let entry = objects.iter().find(is_entry).expect("an entry");
+    let covered = entry.parent().expect("a directory");
+    let entries = objects.iter().filter(is_entry);
+    let left = entries.filter(|entry| entry.parent() != Some(covered));
+    let left = left.count();
+    host.stop_helper();
+    fs::remove_dir_all(host.path("home/.cache/oclcache")).expect("removed");
+    // As the program of a file system in user space leaves it that was killed.
+    let script = format!(
+        "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none '{}' && exec 3>&- && exec \"$@\"",
+        covered.display()
+    );
+    host.prefix = ["unshare", "--mount", "sh", "-c", &script, "sh"]
+        .map(str::to_owned)
+        .to_vec();
+    let pulled = host.remote(&["pull"]).ok().stdout;
+    assert!(
+        pulled.starts_with(&format!("stored {left}, refused 0\n"))
+            && pulled.contains("cannot list them: 1\n"),
+        "{pulled}"
+    );
+    // What is asked for at a name there is missing, and the store is asked for others.
+    host.build(4).ok();
+    assert_eq!(host.compilations(), 4 + (4 - left));
+    let status = host.remote(&["status"]).ok().stdout;
+    assert!(!status.contains("is not asked"), "{status}");
+    let did = host.remote(&["gc"]).ok().stdout;
+    assert!(did.contains("cannot list them: 1\n"), "{did}");
+    let is_left = objects.iter().filter(|object| object.exists());
+    assert!(is_left.count() <= 4 - left, "{did}");
 }
