@@ -121,8 +121,8 @@ pub trait Engine: Send + Sync {
     async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>>;
     /// Writes an object, and replaces the one of this name.
     async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()>;
-    /// Deletes an object.
-    async fn delete(&self, name: &str) -> Outcome<()>;
+    /// Deletes an object. Returns false if there certainly was none.
+    async fn delete(&self, name: &str) -> Outcome<bool>;
     /// The objects whose names begin with this.
     async fn list(&self, prefix: &str) -> Outcome<Listing>;
     /// What coordinates builds of several hosts, if the engine can do that.

@@ -1,5 +1,6 @@
 //! `oclcache remote gc`.
 
+use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -52,19 +53,29 @@ impl GcArgs {
                 let engine = shared.guarded.engine();
                 let is_deleted = match is_ours {
                     Some(false) => continue,
-                    None => false,
-                    Some(true) if self.dry_run => true,
+                    None => None,
+                    Some(true) if self.dry_run => Some(true),
                     Some(true) => {
                         let deletion = engine.delete(&object.name);
-                        shared.guarded.run_if_allowed(deletion).await?.is_some()
+                        shared.guarded.run_if_allowed(deletion).await?
                     }
                 };
-                if is_deleted {
-                    count += 1;
-                    bytes += object.size;
-                } else {
-                    left.push(object.name);
+                match is_deleted {
+                    Some(true) => {
+                        count += 1;
+                        bytes += object.size;
+                    }
+                    // Somebody else has deleted it meanwhile.
+                    Some(false) => {}
+                    None => left.push(object.name),
                 }
+            }
+            if !left.is_empty() {
+                // Somebody else may have deleted these, too: what is gone cannot be read either.
+                let listing = shared.guarded.list(&shared.root()).await?;
+                let names = listing.objects.into_iter().map(|object| object.name);
+                let names: HashSet<String> = names.collect();
+                left.retain(|name| names.contains(name));
             }
             Ok::<(), crate::engine::EngineError>(())
         })?;

@@ -310,8 +310,8 @@ impl Engine for SharedDirectory {
         self.blocking(name, write).await
     }
 
-    async fn delete(&self, name: &str) -> Outcome<()> {
-        let delete = |root: &Path, name: &str| Ok(none_if_absent(delete(root, name)).map(drop)?);
+    async fn delete(&self, name: &str) -> Outcome<bool> {
+        let delete = |root: &Path, name: &str| Ok(none_if_absent(delete(root, name))?.is_some());
         self.blocking(name, delete).await
     }
 

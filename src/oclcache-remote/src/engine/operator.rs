@@ -174,8 +174,10 @@ impl Engine for Files {
         Ok(())
     }
 
-    async fn delete(&self, name: &str) -> Outcome<()> {
-        self.operator.delete(name).await.map_err(judge)
+    async fn delete(&self, name: &str) -> Outcome<bool> {
+        // Servers do not tell whether there was one.
+        self.operator.delete(name).await.map_err(judge)?;
+        Ok(true)
     }
 
     async fn list(&self, prefix: &str) -> Outcome<Listing> {

@@ -161,10 +161,11 @@ impl Engine for Redis {
         self.run::<()>(&commands).await
     }
 
-    async fn delete(&self, name: &str) -> Outcome<()> {
+    async fn delete(&self, name: &str) -> Outcome<bool> {
         let mut commands = redis::pipe();
-        commands.cmd("DEL").arg(name).ignore();
-        self.run::<()>(&commands).await
+        commands.cmd("DEL").arg(name);
+        let (count,): (u64,) = self.run(&commands).await?;
+        Ok(count > 0)
     }
 
     async fn list(&self, prefix: &str) -> Outcome<Listing> {

@@ -36,8 +36,8 @@ impl Engine for Scripted {
     async fn write(&self, _: &str, _: Vec<u8>) -> Outcome<()> {
         self.next().await
     }
-    async fn delete(&self, _: &str) -> Outcome<()> {
-        self.next().await
+    async fn delete(&self, _: &str) -> Outcome<bool> {
+        self.next().await.map(|()| true)
     }
     async fn list(&self, _: &str) -> Outcome<Listing> {
         self.next().await.map(|()| Listing::default())
@@ -119,7 +119,7 @@ fn objects_that_are_kept_from_the_user_keep_nobody_from_others() {
         let engine = guarded.engine();
         run(guarded.run_if_allowed(async move { engine.delete("a").await }))
     };
-    for expected in [None, None, Some(())] {
+    for expected in [None, None, Some(true)] {
         assert_eq!(delete(), Ok(expected));
         assert_eq!((guarded.is_open(), memory.get()), (None, None));
     }

@@ -324,3 +324,17 @@ fn a_file_system_that_does_not_answer_keeps_nobody_from_the_rest() {
     let is_left = objects.iter().filter(|object| object.exists());
     assert!(is_left.count() <= 4 - left, "{did}");
 }
+
+#[test]
+fn gc_does_not_count_what_somebody_else_has_deleted() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut host = Host::new();
+    let (_, objects) = pushed(folder.path(), &host, 2);
+    objects.iter().for_each(|object| age(object));
+    // Each file is gone when it is to be deleted.
+    let inject = "strace -f -qq -o /dev/null -e trace=unlinkat -e inject=unlinkat:error=ENOENT";
+    host.prefix = inject.split(' ').map(str::to_owned).collect();
+    let did = host.remote(&["gc"]).ok().stdout;
+    assert!(did.starts_with("deleted 0 objects (0 bytes)"), "{did}");
+    assert_eq!(did.lines().count(), 1, "{did}");
+}
