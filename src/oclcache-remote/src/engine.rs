@@ -123,6 +123,11 @@ pub trait Engine: Send + Sync {
     async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()>;
     /// Deletes an object. Returns false if there certainly was none.
     async fn delete(&self, name: &str) -> Outcome<bool>;
+    /// Deletes what was left unfinished before this time, in seconds since 1970, or only looks. Returns how much there is that this user
+    /// may delete.
+    async fn delete_unfinished(&self, _before: u64, _only_looks: bool) -> Outcome<u64> {
+        Ok(0)
+    }
     /// The objects whose names begin with this.
     async fn list(&self, prefix: &str) -> Outcome<Listing>;
     /// What coordinates builds of several hosts, if the engine can do that.

@@ -239,6 +239,19 @@ impl Guarded {
             .await
     }
 
+    /// See [`Engine::delete_unfinished`], which takes as long as a listing.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn delete_unfinished(&self, before: u64, only_looks: bool) -> Outcome<u64> {
+        let engine = self.engine();
+        self.run_within(
+            OPERATION_TIMEOUT * 60,
+            engine.delete_unfinished(before, only_looks),
+        )
+        .await
+    }
+
     fn measured(&self, took: Duration) {
         self.late_us.store(0, Ordering::Relaxed);
         let took = (took.as_micros() as u64).max(1);

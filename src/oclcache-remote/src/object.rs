@@ -151,6 +151,11 @@ pub fn is_object(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
+/// The same of an object that was written in part.
+pub fn is_part_of_object(bytes: &[u8]) -> bool {
+    is_object(bytes) || MAGIC.starts_with(bytes)
+}
+
 /// What was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {

@@ -11,6 +11,9 @@ use super::{Done, print, print_hidden, run_to_end};
 use crate::session;
 use crate::shared::now;
 
+/// An object that was not finished for so long was given up, in seconds.
+const UNFINISHED: u64 = 86400;
+
 #[derive(Args)]
 pub struct GcArgs {
     /// Show what would be deleted, and delete nothing
@@ -33,7 +36,7 @@ impl GcArgs {
             .ok_or("nothing is deleted: `remote_ttl` is 0, so objects are kept for ever")?;
         let oldest = now().saturating_sub(lifetime.as_secs());
         let (mut count, mut bytes, mut unknown, mut hidden) = (0_u64, 0_u64, 0_u64, 0_u64);
-        let mut left = Vec::new();
+        let (mut left, mut unfinished) = (Vec::new(), 0);
         let done = run_to_end(async {
             let mut old = Vec::new();
             let listing = shared.guarded.list(&shared.root()).await?;
@@ -77,6 +80,9 @@ impl GcArgs {
                 let names: HashSet<String> = names.collect();
                 left.retain(|name| names.contains(name));
             }
+            let before = now().saturating_sub(UNFINISHED);
+            let deletion = shared.guarded.delete_unfinished(before, self.dry_run);
+            unfinished = deletion.await?;
             Ok::<(), crate::engine::EngineError>(())
         })?;
         let days = Duration::as_secs(&lifetime) / 86400;
@@ -88,6 +94,12 @@ impl GcArgs {
         if done.is_ok() || count > 0 {
             print(&format!(
                 "{verb} {count} objects ({bytes} bytes) that are older than {days} days"
+            ));
+        }
+        if unfinished > 0 {
+            let objects = if unfinished == 1 { "object" } else { "objects" };
+            print(&format!(
+                "{verb} {unfinished} unfinished {objects} that are older than a day"
             ));
         }
         if let Some(first) = left.first() {

@@ -18,9 +18,12 @@ use rustix::io::Errno;
 use super::{
     Address, CONCURRENT, EVICTS_NOTHING, Engine, EngineError, ListedObject, Listing, Outcome,
 };
+use crate::object::{HEADER, is_part_of_object};
 
 /// Unfinished objects are in this directory, so that a reader never sees one.
 const UNFINISHED: &str = ".tmp";
+/// Their names are random, and have so many hexadecimal digits.
+const UNFINISHED_DIGITS: usize = 32;
 /// The names of objects have at most so many parts.
 const MAX_PARTS: usize = 4;
 /// A step on the way to an object. It is not opened, which would cost a round trip on a network file system.
@@ -207,7 +210,7 @@ fn write(root: &Path, name: &str, bytes: &[u8]) -> Result<(), Fault> {
     let unfinished = make(root, UNFINISHED).map_err(Fault::at(UNFINISHED))?;
     let mut random = [0; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let temporary = format!("{:032x}", u128::from_le_bytes(random));
+    let temporary = format!("{:0UNFINISHED_DIGITS$x}", u128::from_le_bytes(random));
     let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let mode = Mode::from_raw_mode(0o666);
     let opened = rustix::fs::openat(&unfinished, &temporary, flags, mode);
@@ -226,6 +229,28 @@ fn delete(root: &Path, name: &str) -> io::Result<()> {
     let (directories, file) = split(name);
     let directory = go_to(root, directories)?;
     Ok(rustix::fs::unlinkat(&directory, file, AtFlags::empty())?)
+}
+
+/// Deletes unfinished objects that were written before this time, in seconds since 1970, or only looks. Returns how many there are.
+fn delete_unfinished(root: &Path, before: u64, only_looks: bool) -> io::Result<u64> {
+    let directory = go_to(root, UNFINISHED)?;
+    let mut listing = Listing::default();
+    list_one(root, UNFINISHED, &mut Vec::new(), &mut listing)?;
+    let is_old = |object: &&ListedObject| object.modified.is_some_and(|time| time < before);
+    // Another program may use a directory of this name, too.
+    let is_ours = |object: &&ListedObject| {
+        let name = split(&object.name).1;
+        let is_digit = |byte: u8| byte.is_ascii_hexdigit();
+        name.len() == UNFINISHED_DIGITS
+            && name.bytes().all(is_digit)
+            && read(root, &object.name, HEADER as u64).is_ok_and(|bytes| is_part_of_object(&bytes))
+    };
+    let is_deleted = |object: &&ListedObject| {
+        let name = split(&object.name).1;
+        only_looks || rustix::fs::unlinkat(&directory, name, AtFlags::empty()).is_ok()
+    };
+    let objects = listing.objects.iter().filter(is_old).filter(is_ours);
+    Ok(objects.filter(is_deleted).count() as u64)
 }
 
 /// The regular files below a directory of this name, with their names.
@@ -313,6 +338,14 @@ impl Engine for SharedDirectory {
     async fn delete(&self, name: &str) -> Outcome<bool> {
         let delete = |root: &Path, name: &str| Ok(none_if_absent(delete(root, name))?.is_some());
         self.blocking(name, delete).await
+    }
+
+    async fn delete_unfinished(&self, before: u64, only_looks: bool) -> Outcome<u64> {
+        let delete = move |root: &Path, _: &str| match delete_unfinished(root, before, only_looks) {
+            Err(error) if is_hidden(root, &error) => Ok(0),
+            deleted => Ok(none_if_absent(deleted)?.unwrap_or(0)),
+        };
+        self.blocking(UNFINISHED, delete).await
     }
 
     async fn list(&self, prefix: &str) -> Outcome<Listing> {

@@ -338,3 +338,39 @@ fn gc_does_not_count_what_somebody_else_has_deleted() {
     assert!(did.starts_with("deleted 0 objects (0 bytes)"), "{did}");
     assert_eq!(did.lines().count(), 1, "{did}");
 }
+
+#[test]
+fn gc_deletes_what_was_left_unfinished_a_day_ago() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let host = Host::new();
+    let (shared, objects) = pushed(folder.path(), &host, 1);
+    let unfinished = shared.join(".tmp");
+    let [old, young] = ["0", "1"].map(|digit| unfinished.join(digit.repeat(32)));
+    let others = ["thesis".to_owned(), "3".repeat(32)].map(|name| unfinished.join(name));
+    for file in [&old, &young] {
+        fs::write(file, b"oclcache-obj").expect("written");
+    }
+    for file in &others {
+        fs::write(file, b"a document").expect("written");
+    }
+    for file in [&old, &others[0], &others[1]] {
+        age(file);
+    }
+    let document = folder.path().join("document");
+    fs::write(&document, "private").expect("written");
+    symlink(&document, unfinished.join("2".repeat(32))).expect("linked");
+    let would = host.remote(&["gc", "--dry-run"]).ok().stdout;
+    assert!(
+        would.contains("would delete 1 unfinished object "),
+        "{would}"
+    );
+    assert!(old.exists());
+    let did = host.remote(&["gc"]).ok().stdout;
+    assert!(did.contains("deleted 1 unfinished object "), "{did}");
+    assert!(!old.exists() && young.exists() && document.exists());
+    assert!(others.iter().all(|file| file.exists()));
+    assert_eq!(files(&unfinished).len(), 4);
+    assert!(objects.iter().all(|object| object.exists()));
+    let again = host.remote(&["gc"]).ok().stdout;
+    assert!(!again.contains("unfinished"), "{again}");
+}
