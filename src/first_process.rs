@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{getpid, getppid, getsid};
 
+use crate::companion::COMMAND;
 use crate::proc_file;
 
 /// Whether this process ends with the first one, or soon before it: it is that one, or a child of one that only waits for its child, as
@@ -23,7 +24,8 @@ pub fn is_about_to_end_with_ours() -> bool {
 const WAITING_SHELLS: [&str; 6] = ["ash", "bash", "dash", "ksh", "sh", "zsh"];
 
 /// Programs that wait for every process that has lost its parent, beside shells.
-const INITS: [&str; 11] = [
+const INITS: [&str; 12] = [
+    COMMAND, // `oclcache run`
     "catatonit",
     "dinit",
     "docker-init",
@@ -36,6 +38,9 @@ const INITS: [&str; 11] = [
     "systemd",
     "tini",
 ];
+
+/// Why nothing is started where [`waits_for_orphans`] is false.
+pub const NO_INIT: &str = "the first process of this container is not known to wait for others' children; start the container with an init, as `docker run --init` does";
 
 /// Whether the first process waits for each process that has lost its parent. Others, as a server that is the first process of a container,
 /// leave it as a zombie, also where the parent is none of the container's.

@@ -18,7 +18,7 @@ use super::RUN_VARIABLE;
 use crate::companion;
 use crate::config::{self, Config, Name, ValueSource};
 use crate::driver::Driver;
-use crate::first_process::{is_about_to_end_with_ours, waits_for_orphans};
+use crate::first_process::{NO_INIT, is_about_to_end_with_ours, waits_for_orphans};
 use crate::fork_generation::generation;
 use crate::key::ingredients::Key;
 use crate::spawn_detached::{Program, Start};
@@ -170,9 +170,7 @@ pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
         return Some("it would be killed with the container or the service".into());
     }
     if !waits_for_orphans() {
-        return Some(
-            "the first process of this container does not wait for others' children".into(),
-        );
+        return Some(NO_INIT.into());
     }
     syscall_filters::are_own().then(|| "system calls are filtered".into())
 }

@@ -35,4 +35,5 @@ pub mod socket;
 pub(crate) mod start;
 pub mod state;
 
+pub use crate::first_process::{NO_INIT, is_adopted_by_init, waits_for_orphans};
 pub use crate::key::ingredients::Key;

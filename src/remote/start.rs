@@ -1,8 +1,8 @@
 //! Starts the helper when nobody answers.
 //!
 //! It is the program beside this library, if nobody else can write it, and gets the environment of this process without what is
-//! meant for the application alone: so it reads the same settings. Unlike the baker it is also started in batch jobs and containers,
-//! where it ends early by itself.
+//! meant for the application alone: so it reads the same settings. Unlike the baker it is also started in batch jobs, by what a container
+//! runs and below supervisors that adopt processes: where somebody would wait for its end, it ends with the programs that it serves.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::protocol::{PROTOCOL, VERSION};
 use crate::companion::{self, REMOTE_HELPER};
+use crate::first_process::{NO_INIT, waits_for_orphans};
 use crate::spawn_detached::{Program, Start};
 use crate::store::stats::RUN_VARIABLE;
 use crate::{proc_file, syscall_filters};
@@ -80,6 +81,9 @@ fn now() -> u64 {
 
 fn make_ready() -> Result<Start, String> {
     let helper = helper()?;
+    if !waits_for_orphans() {
+        return Err(NO_INIT.into());
+    }
     if syscall_filters::are_own() {
         return Err("system calls are filtered".into());
     }

@@ -337,10 +337,10 @@ fn none_is_started_in_a_batch_job_in_a_sandbox_or_where_the_setting_forbids_it()
 }
 
 /// Runs a program as the first process of a namespace.
-const IN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
+pub const IN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
 
 /// Whether there are process namespaces here; says so of a test if not.
-fn has_process_namespaces(test: &str) -> bool {
+pub fn has_process_namespaces(test: &str) -> bool {
     let mut command = Command::new(IN_NAMESPACE[0]);
     let status = command.args(&IN_NAMESPACE[1..]).arg("true").status();
     let has = status.is_ok_and(|status| status.success());

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::autobake::{BUILT, Behind};
+use crate::autobake::{BUILT, Behind, IN_NAMESPACE, has_process_namespaces};
 use crate::process::behind_filter_with;
 use crate::support::{Ran, SOURCE, Sandbox, Way, copy_program, example, is_root, skipped};
 
@@ -178,6 +178,25 @@ fn the_first_process_of_a_new_namespace_is_the_programs() {
     };
     run("");
     run("redis://127.0.0.1:1");
+}
+
+/// What has lost its parent is its child, and stays in the table of processes until somebody waits for it.
+#[test]
+fn run_waits_for_others_children_as_the_first_process() {
+    let test = "`oclcache run` as the first process";
+    if !has_process_namespaces(test) {
+        return;
+    }
+    let sandbox = Sandbox::stub();
+    // Each orphan has ended by the time that its parent has, or soon.
+    let script = "for i in 1 2 3; do sh -c 'true &'; done; left=1000; \
+        while [ $left -gt 0 ] && grep -l '^State:.Z' /proc/[0-9]*/status; do left=$((left - 1)); sleep 0.02; done; \
+        [ $left -gt 0 ] && exit 7";
+    let mut command = sandbox.command(Way::Cached, IN_NAMESPACE[0]);
+    command.args(&IN_NAMESPACE[1..]);
+    command.arg(env!("CARGO_BIN_EXE_oclcache"));
+    let ran = sandbox.run(command.args(["run", "-q", "--", "sh", "-c", script]));
+    assert_eq!(ran.code, Some(7), "{}{}", ran.stdout, ran.stderr);
 }
 
 /// What it is told goes nowhere, and raises no signal.

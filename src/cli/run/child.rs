@@ -1,10 +1,13 @@
 //! Runs a program, passes signals on to it, and ends as it ended.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, getpid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -21,10 +24,10 @@ fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
         let name = path(Path::new(name)).to_string();
         // The codes of shells: 127 not found, 126 not executable.
         let (code, step) = match error.kind() {
-            std::io::ErrorKind::NotFound if name.starts_with('-') => {
+            io::ErrorKind::NotFound if name.starts_with('-') => {
                 (127, "run `oclcache run --help` for the options of `run`")
             }
-            std::io::ErrorKind::NotFound => (127, "name a program in PATH, or give its path"),
+            io::ErrorKind::NotFound => (127, "name a program in PATH, or give its path"),
             _ => (126, "check that it is a program and that you may run it"),
         };
         Failure {
@@ -32,6 +35,23 @@ fn spawn(command: &mut Command, name: &OsStr) -> Result<Child, Failure> {
             code,
         }
     })
+}
+
+/// Waits for the end of the program, of this number. As the first process of a container this one is the parent of all that have lost
+/// theirs, and waits for them as well.
+fn wait(child: &mut Child, pid: Option<Pid>) -> io::Result<ExitStatus> {
+    if !getpid().is_init() {
+        return child.wait();
+    }
+    loop {
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((ended, status))) if Some(ended) == pid => {
+                return Ok(ExitStatus::from_raw(status.as_raw()));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Runs the program. Signals that are sent to this process are passed on; the program receives signals of the terminal itself.
@@ -46,9 +66,7 @@ pub fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Fai
     let mut signals = signals?;
     let handle = signals.handle();
     let mut child = spawn(command, name)?;
-    let pid = i32::try_from(child.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let status = std::thread::scope(|scope| {
         scope.spawn(move || {
             for origin in signals.forever() {
@@ -62,7 +80,7 @@ pub fn run_to_end(command: &mut Command, name: &OsStr) -> Result<ExitStatus, Fai
                 }
             }
         });
-        let status = child.wait();
+        let status = wait(&mut child, pid);
         handle.close();
         status
     });

@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use oclcache::remote::is_adopted_by_init;
 use oclcache::remote::protocol::VERSION;
 use oclcache::remote::settings::RemoteSettings;
 use oclcache::remote::state::OtherVersion;
@@ -76,9 +77,9 @@ struct ServeArgs {
     /// End after so many seconds without a client
     #[arg(long, value_name = "SECONDS")]
     idle: Option<u64>,
-    /// The version of the messages of the program that starts the helper
-    #[arg(long, value_name = "VERSION", default_value_t = VERSION)]
-    protocol: u8,
+    /// The version of the messages of the program that starts the helper; none is given by hand
+    #[arg(long, value_name = "VERSION")]
+    protocol: Option<u8>,
 }
 
 /// The result of a verb. The error is a message for people.
@@ -114,9 +115,9 @@ impl ServeArgs {
         let _ = std::fs::write("/proc/self/comm", env!("CARGO_PKG_NAME"));
         let settings = RemoteSettings::read();
         let local = Local::open(&settings)?;
-        if self.protocol != VERSION {
+        if let Some(version) = self.protocol.filter(|version| *version != VERSION) {
             let other = OtherVersion {
-                version: self.protocol,
+                version,
                 asked: now(),
             };
             let _ = local
@@ -132,11 +133,15 @@ impl ServeArgs {
             return Ok(ExitCode::SUCCESS);
         };
         let shared = session::open(&settings).inspect_err(|why| unusable(&local, why))?;
+        let is_in_batch_job = || {
+            let is_set = |name| std::env::var_os(name).is_some();
+            BATCH_VARIABLES.into_iter().any(is_set)
+        };
+        // A supervisor that has adopted it, as those of batch systems do, waits for its end with that of the program.
+        let is_waited_for = || self.protocol.is_some() && !is_adopted_by_init();
         let options = ServeOptions {
             idle: self.idle.map_or(IDLE, Duration::from_secs),
-            is_in_batch_job: BATCH_VARIABLES
-                .iter()
-                .any(|name| std::env::var_os(name).is_some()),
+            ends_with_clients: is_in_batch_job() || is_waited_for(),
         };
         let served = run_to_end(async {
             let acceptor = crate::server::Acceptor::new(listener)?;

@@ -29,7 +29,7 @@ use leases::LeaseMemory;
 pub const IDLE: Duration = Duration::from_secs(120);
 /// How often it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the helper of a batch job sends what is left at its end.
+/// How long the helper sends what is left at its end.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
 /// How long work may be queued without a client, if the store does not take it: the outbox keeps it for the next helper.
 const STUCK: Duration = Duration::from_secs(600);
@@ -97,7 +97,7 @@ pub struct ServeOptions {
     /// Ends after so long without a client.
     pub idle: Duration,
     /// Ends with the last client.
-    pub is_in_batch_job: bool,
+    pub ends_with_clients: bool,
 }
 
 impl Server {
@@ -180,7 +180,7 @@ impl Server {
             return false;
         }
         let idle = locked(&self.last_client).elapsed();
-        if options.is_in_batch_job {
+        if options.ends_with_clients {
             let mut clients = locked(&self.clients);
             clients.retain(|pid| is_alive(*pid));
             // Who started the helper has not asked yet.

@@ -56,6 +56,13 @@ impl Lab {
         fs::write(self.place.path().join("behavior"), behavior).expect("written");
     }
 
+    /// Forgets what helpers were asked, and lets others run.
+    pub fn again(&self) {
+        for file in ["go", "asked"] {
+            let _ = fs::remove_file(self.place.path().join(file));
+        }
+    }
+
     /// Starts the helper, and waits until it listens.
     pub fn serve(&mut self) {
         let _ = fs::remove_file(self.place.path().join("go"));

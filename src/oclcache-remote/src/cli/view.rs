@@ -7,6 +7,7 @@ use clap::Args;
 use oclcache::remote::protocol::{Answer, Request, VERSION};
 use oclcache::remote::settings::RemoteSettings;
 use oclcache::remote::state::OtherVersion;
+use oclcache::remote::{NO_INIT, waits_for_orphans};
 
 use super::{Done, print, run_to_end};
 use crate::local::Local;
@@ -110,7 +111,10 @@ impl StatusArgs {
                 print(text.trim_end());
             }
             _ => {
-                row("helper", "does not run; programs start it");
+                match waits_for_orphans() {
+                    true => row("helper", "does not run; programs start it"),
+                    false => row("helper", &format!("does not run: {NO_INIT}")),
+                }
                 row("to be sent", &local.pending_text());
                 if let Some(open) = local.store().breaker() {
                     row(

@@ -358,6 +358,35 @@ fn the_helper_sends_by_itself_and_ends_by_itself() {
     });
 }
 
+/// It adopts the helper, and waits for the end of each child.
+#[test]
+fn below_a_supervisor_the_helper_ends_with_its_clients() {
+    const SUPERVISOR: &str = "import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1)
+if os.fork() == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    pass
+";
+    let (server, url) = redis();
+    let mut host = Host::new();
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    host.shell("oclcache remote key new --if-missing").ok();
+    host.prefix = ["python3", "-c", SUPERVISOR].map(str::to_owned).to_vec();
+    let mut command = host.client_command(&["many", "--keys", &KEYS.to_string()]);
+    let mut supervisor = command.spawn().expect("started");
+    wait_for("the supervisor ends", || {
+        supervisor.try_wait().expect("a child").is_some()
+    });
+    let sent = server.redis_cli(&["DBSIZE"]).parse::<u32>();
+    assert!(sent.expect("a number") >= KEYS);
+    assert_eq!(host.outbox(), 0);
+}
+
 #[test]
 fn what_is_fetched_ahead_is_not_fetched_again_by_who_asks_for_it_meanwhile() {
     let (server, url) = redis();
