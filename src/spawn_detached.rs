@@ -8,20 +8,23 @@
 //!
 //! Both steps share the memory of the process, which is suspended meanwhile, as with vfork: nothing is copied, allocated or locked,
 //! and no handler of pthread_atfork runs. System calls bypass the C library where that would check for a canceled thread or take a
-//! lock (sigaction, glibc 2.41). If the process may have no more children, or a filter forbids it, nothing happens.
+//! lock (sigaction, glibc 2.41). If the process may have no more children, or a filter forbids it, nothing happens but that
+//! [`Start::now`] says so.
 
 #![allow(unsafe_code)] // clone(2), and system calls by their number
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_long, c_void};
+use std::fmt;
 use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::{io, ptr};
 
 use rustix::fs::{Mode, OFlags, fstat};
+use rustix::io::Errno;
 use rustix::process::child_subreaper;
 
 use crate::file_fingerprint::FileId;
@@ -35,6 +38,11 @@ const STACK: usize = 32 << 10;
 /// The size of a set of signals in the kernel, in bytes.
 const SIGNAL_SET: usize = size_of::<u64>();
 const SIGNALS: c_int = 64;
+
+const NO_PROCESS: &str = "no process can be started";
+const NOT_OPENED: &str = "the program to start cannot be opened";
+const REPLACED: &str = "another file has replaced the program to start";
+const NOT_EXECUTED: &str = "the program to start cannot be executed";
 
 /// Without close_range(2) (before Linux 5.9), so many descriptors are closed one by one.
 const MAX_DESCRIPTORS: u64 = 1 << 16;
@@ -105,7 +113,35 @@ pub struct Start {
     arguments: List,
     environment: List,
     stacks: [Stack; 2],
+    /// Why a step has failed.
+    failed: Cell<Option<StartError>>,
     done: AtomicBool,
+}
+
+/// Why a program is not started. It is made where nothing may be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// Nothing is started in such a process.
+    Refused(&'static str),
+    /// A step that the system refuses.
+    System(&'static str, Errno),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Refused(why) => to.write_str(why),
+            StartError::System(step, error) => write!(to, "{step}: {}", io::Error::from(*error)),
+        }
+    }
+}
+
+impl StartError {
+    /// A step, of which a system call has just failed.
+    fn last(step: &'static str) -> StartError {
+        let error = Errno::from_io_error(&io::Error::last_os_error());
+        StartError::System(step, error.unwrap_or(Errno::IO))
+    }
 }
 
 /// Texts as execve takes them.
@@ -118,7 +154,8 @@ struct List {
 #[repr(align(64))]
 struct Stack(Box<UnsafeCell<[u8; STACK]>>);
 
-// SAFETY: the texts are not changed, and the stacks are used by one thread, the one that has set `done`.
+// SAFETY: the texts are not changed, and the stacks and `failed` are used by one thread, the one that has set `done`, and by the children
+// for which it waits.
 unsafe impl Send for Start {}
 // SAFETY: as above.
 unsafe impl Sync for Start {}
@@ -142,6 +179,7 @@ impl Start {
             arguments: List::new(arguments.into_iter(), MAX_ADDED)?,
             environment: List::new(environment.map(variable), 0)?,
             stacks: [Stack::new(), Stack::new()],
+            failed: Cell::new(None),
             done: AtomicBool::new(false),
         })
     }
@@ -169,26 +207,29 @@ impl Start {
     ///
     /// # Errors
     /// Why it is not started here.
-    pub fn now(&self) -> Result<(), &'static str> {
+    pub fn now(&self) -> Result<(), StartError> {
         if self.done.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let surroundings = Surroundings::now();
         if surroundings.is_none() || surroundings != self.surroundings {
-            return Err("the program has changed its root directory or its mounts");
+            let why = "the program has changed its root directory or its mounts";
+            return Err(StartError::Refused(why));
         }
         if begins_namespace() {
-            return Err("the program has asked for a new process namespace");
+            let why = "the program has asked for a new process namespace";
+            return Err(StartError::Refused(why));
         }
         if child_subreaper().is_ok_and(|reaper| reaper.is_some()) {
-            return Err("the program adopts the children of its children");
+            let why = "the program adopts the children of its children";
+            return Err(StartError::Refused(why));
         }
         let (all, mut before) = (u64::MAX, 0_u64);
         // No handler of the application's may run in a child that shares its memory.
         // SAFETY: of sets of the kernel's size; `before` is put back below.
         let blocked = unsafe { mask(&all, &mut before) };
         if !blocked {
-            return Err("its signals cannot be blocked");
+            return Err(StartError::last("the signals cannot be blocked"));
         }
         // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread is suspended until the child has
         // ended, so all that it borrows lives. The child calls only what is said above.
@@ -198,10 +239,18 @@ impl Start {
             if child > 0 {
                 let nowhere = ptr::null_mut::<c_void>();
                 libc::syscall(libc::SYS_wait4, child, nowhere, libc::__WCLONE, nowhere);
+            } else {
+                self.failed.set(Some(StartError::last(NO_PROCESS)));
             }
             mask(&before, ptr::null_mut());
         }
-        Ok(())
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Notes for [`Start::now`] why a child ends.
+    fn fail(&self, why: StartError) -> c_int {
+        self.failed.set(Some(why));
+        127
     }
 
     fn data(&self) -> *mut c_void {
@@ -270,7 +319,7 @@ extern "C" fn first(data: *mut c_void) -> c_int {
         libc::syscall(libc::SYS_setsid);
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
         if !leave_descriptors() {
-            return 1;
+            return start.fail(StartError::last("`/dev/null` cannot be opened"));
         }
         // The zeros are the default of any kernel's structure. What is not ignored a program begins with anyway.
         let default = [0_u64; 8];
@@ -285,7 +334,9 @@ extern "C" fn first(data: *mut c_void) -> c_int {
             );
         }
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        libc::clone(second, start.stacks[1].top(), flags, data);
+        if libc::clone(second, start.stacks[1].top(), flags, data) < 0 {
+            return start.fail(StartError::last(NO_PROCESS));
+        }
     }
     0
 }
@@ -298,14 +349,15 @@ extern "C" fn second(data: *mut c_void) -> c_int {
     unsafe {
         let start = &*data.cast::<Start>();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(program) = rustix::fs::open(&*start.path, flags, Mode::empty()) else {
-            return 127;
+        let program = match rustix::fs::open(&*start.path, flags, Mode::empty()) {
+            Ok(program) => program,
+            Err(error) => return start.fail(StartError::System(NOT_OPENED, error)),
         };
         let stat = fstat(&program);
         // The end of the process closes it: the function of the C library might check for a canceled thread.
         let program = program.into_raw_fd();
         if !stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == start.file) {
-            return 127;
+            return start.fail(StartError::Refused(REPLACED));
         }
         mask(&0, ptr::null_mut());
         let execute = || {
@@ -322,8 +374,8 @@ extern "C" fn second(data: *mut c_void) -> c_int {
         // The interpreter of a script, as some distributions wrap programs in, opens it by a descriptor that must stay open.
         libc::syscall(libc::SYS_fcntl, program, libc::F_SETFD, 0);
         execute();
+        start.fail(StartError::last(NOT_EXECUTED))
     }
-    127
 }
 
 /// Closes everything, and opens /dev/null as the standard streams, which may have been closed before.

@@ -147,7 +147,7 @@ pub fn after_run(command: &Path, config: &Config, vendors: &OsStr) -> Result<(),
         Some(why) => Err(why),
         None => {
             let start = bake(Program::at(command)?, config, vendors)?;
-            start.now().map_err(str::to_owned)
+            start.now().map_err(|why| why.to_string())
         }
     }
 }

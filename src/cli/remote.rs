@@ -206,10 +206,11 @@ fn send(store: &LocalStore) -> Result<u64, String> {
     let mut answer = store.ask(&request, FLUSH + GRACE);
     let mut is_started = false;
     while answer.is_none() && Instant::now() < until {
-        if !is_started {
-            start::start();
-            is_started = true;
+        // This process may have started it a moment ago.
+        if !is_started && !start::start() && !start::is_starting() {
+            break;
         }
+        is_started = true;
         std::thread::sleep(PAUSE);
         answer = store.ask(&request, FLUSH + GRACE);
     }

@@ -53,7 +53,7 @@ pub fn start() -> bool {
         return false;
     }
     let began = Instant::now();
-    let started = make_ready().and_then(|start| start.now().map_err(str::to_owned));
+    let started = make_ready().and_then(|start| start.now().map_err(|why| why.to_string()));
     if let Err(why) = started {
         if !IS_TOLD.swap(true, Ordering::Relaxed) {
             tracing::warn!(

@@ -1,5 +1,7 @@
 //! Where a helper is started, and what is said where none is.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use super::HELPER;
@@ -8,6 +10,7 @@ use crate::autobake::{IN_NAMESPACE, has_process_namespaces};
 use crate::support::{Ran, Way, copy_program, example, skipped};
 
 const NO_INIT: &str = "not known to wait for others' children";
+const UNUSED: &str = "the remote store is not used: no helper can be started";
 
 /// Adds the client, which builds a program of this number.
 fn build_in<'a>(command: &'a mut Command, lab: &Lab, number: usize) -> &'a mut Command {
@@ -53,5 +56,55 @@ fn a_first_process_that_waits_for_others_children_gets_a_helper() {
         assert_eq!(is_refused, !is_started, "{first:?}: {}", ran.stderr);
         let asked = lab.asked();
         assert_eq!(!asked.is_empty(), is_started, "{first:?}: {asked:?}");
+    }
+}
+
+/// Nobody waits for a helper that never comes.
+#[test]
+fn what_cannot_be_executed_is_no_helper() {
+    let test = "helpers that cannot be executed";
+    let Some(lab) = Lab::bare(test) else {
+        return;
+    };
+    let helper = lab.place.path().join(HELPER);
+    for (content, why) in [
+        ("#!/no/such/interpreter\n", "No such file or directory"),
+        ("neither a script nor a program\n", "Exec format error"),
+    ] {
+        fs::write(&helper, content).expect("written");
+        fs::set_permissions(&helper, Permissions::from_mode(0o755)).expect("set");
+        let ran = lab.build(1).ok();
+        if is_below_no_init(test, &ran) {
+            return;
+        }
+        assert!(ran.stderr.contains(UNUSED), "{why}: {}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{why}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_the_system_refuses_is_said() {
+    let test = "helpers without files of the system";
+    let can = Command::new("unshare").args(["--mount", "true"]).output();
+    if !can.is_ok_and(|ran| ran.status.success()) {
+        return skipped(format_args!("{test} (no mount namespace)"));
+    }
+    let Some(lab) = Lab::bare(test) else {
+        return;
+    };
+    copy_program(example("stand_in"), &lab.place.path().join(HELPER));
+    for (number, (hidden, why)) in [("/dev", "No such file or directory")]
+        .into_iter()
+        .enumerate()
+    {
+        let script = "mount -t tmpfs none \"$0\" && exec \"$@\"";
+        let mut run = lab.sandbox.command(Way::Cached, "unshare");
+        run.args(["--mount", "sh", "-c", script, hidden]);
+        let ran = lab.sandbox.run(build_in(&mut run, &lab, number)).ok();
+        if is_below_no_init(test, &ran) {
+            return;
+        }
+        assert!(ran.stderr.contains(UNUSED), "{hidden}: {}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{hidden}: {}", ran.stderr);
     }
 }
