@@ -360,20 +360,23 @@ extern "C" fn second(data: *mut c_void) -> c_int {
             return start.fail(StartError::Refused(REPLACED));
         }
         mask(&0, ptr::null_mut());
-        let execute = || {
-            libc::syscall(
-                libc::SYS_execveat,
-                program,
-                c"".as_ptr(),
-                start.arguments.as_ptr(),
-                start.environment.as_ptr(),
-                libc::AT_EMPTY_PATH,
-            )
-        };
-        execute();
-        // The interpreter of a script, as some distributions wrap programs in, opens it by a descriptor that must stay open.
-        libc::syscall(libc::SYS_fcntl, program, libc::F_SETFD, 0);
-        execute();
+        let (arguments, environment) = (start.arguments.as_ptr(), start.environment.as_ptr());
+        libc::syscall(
+            libc::SYS_execveat,
+            program,
+            c"".as_ptr(),
+            arguments,
+            environment,
+            libc::AT_EMPTY_PATH,
+        );
+        // A script, as some distributions wrap programs in, finds the program by its own path: an interpreter opens it once more. Who could
+        // replace it since the check is trusted.
+        libc::syscall(
+            libc::SYS_execve,
+            start.path.as_ptr(),
+            arguments,
+            environment,
+        );
         start.fail(StartError::last(NOT_EXECUTED))
     }
 }

@@ -108,3 +108,35 @@ fn what_the_system_refuses_is_said() {
         assert!(ran.stderr.contains(why), "{hidden}: {}", ran.stderr);
     }
 }
+
+/// As some distributions wrap programs in: the script finds the program by its own path, and nothing of the start is left to either.
+#[test]
+fn a_script_knows_its_path() {
+    let test = "helpers in scripts";
+    let Some(mut lab) = Lab::bare(test) else {
+        return;
+    };
+    lab.behave("miss");
+    let wrapped = ".oclcache-remote-wrapped";
+    copy_program(example("stand_in"), &lab.place.path().join(wrapped));
+    let helper = lab.place.path().join(HELPER);
+    let script = format!(
+        "#!/bin/sh\nhere=$(dirname \"$0\")\nls /proc/self/fd >\"$here/descriptors\"\nexec \"$here/{wrapped}\" \"$@\"\n"
+    );
+    fs::write(&helper, script).expect("written");
+    fs::set_permissions(&helper, Permissions::from_mode(0o755)).expect("set");
+    let ran = lab.build(1).ok();
+    if is_below_no_init(test, &ran) {
+        return;
+    }
+    let asked = lab.asked();
+    assert_eq!(
+        asked.first().map_or("", |line| line),
+        "started",
+        "{}",
+        ran.stderr
+    );
+    // The last one is that of the list.
+    let descriptors = fs::read_to_string(lab.place.path().join("descriptors"));
+    assert_eq!(descriptors.expect("read"), "0\n1\n2\n3\n");
+}
