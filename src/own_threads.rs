@@ -197,7 +197,7 @@ fn locks_all() -> bool {
 }
 
 /// Whether the caller is scheduled before all usual threads (sched(7)).
-fn is_real_time() -> bool {
+pub fn is_real_time() -> bool {
     // SAFETY: asks only, for this thread. The function of musl does nothing.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     let usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE];

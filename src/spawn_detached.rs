@@ -1,7 +1,10 @@
 //! Starts a process that is not a child of the application. It works at any time, also from a destructor at the end of the process.
 //!
-//! The new process inherits nothing: no descriptor, no terminal, no working directory, no ignored or blocked signals. The
-//! application does not notice it. With fork or posix_spawn it would: an application that watches its children has a handler of
+//! The new process inherits no descriptor, no terminal, no working directory, no ignored or blocked signals, and no umask that lets
+//! everybody write. It keeps what somebody has set around the application: processors, control groups, resource limits and the priority,
+//! which it lowers itself: this process waits until it executes its program.
+//!
+//! The application does not notice it. With fork or posix_spawn it would: an application that watches its children has a handler of
 //! SIGCHLD, which would run when the process ends, and a wait for any child would return one that the application does not know. So
 //! the first step starts a child that sends no signal at its end. waitpid(2) does not report it without `__WCLONE` or `__WALL`. It
 //! starts the program and ends before [`Start::now`] returns; the kernel gives the program another parent.
@@ -38,6 +41,9 @@ const STACK: usize = 32 << 10;
 /// The size of a set of signals in the kernel, in bytes.
 const SIGNAL_SET: usize = size_of::<u64>();
 const SIGNALS: c_int = 64;
+
+/// The permission that a umask takes from everybody.
+const WRITE_BY_OTHERS: c_long = 0o002;
 
 const NO_PROCESS: &str = "no process can be started";
 const NOT_OPENED: &str = "the program to start cannot be opened";
@@ -318,6 +324,8 @@ extern "C" fn first(data: *mut c_void) -> c_int {
         let start = &*data.cast::<Start>();
         libc::syscall(libc::SYS_setsid);
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+        let before = libc::syscall(libc::SYS_umask, 0o777);
+        libc::syscall(libc::SYS_umask, before | WRITE_BY_OTHERS);
         if !leave_descriptors() {
             return start.fail(StartError::last("`/dev/null` cannot be opened"));
         }

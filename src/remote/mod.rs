@@ -37,3 +37,4 @@ pub mod state;
 
 pub use crate::first_process::{NO_INIT, is_adopted_by_init, waits_for_orphans};
 pub use crate::key::ingredients::Key;
+pub use crate::priority::leave_raised;

@@ -218,6 +218,27 @@ fn what_is_started_holds_nothing_of_the_program() {
     }
 }
 
+/// Everybody could write what the program writes, and shares on purpose.
+#[test]
+fn what_is_started_lets_others_write_nothing() {
+    let Some(behind) = Behind::new("the umask of a process behind a program") else {
+        return;
+    };
+    for (umask, expected) in [("000", "Umask:\t0002\n"), ("077", "Umask:\t0077\n")] {
+        let script = format!("umask {umask}; exec \"$@\"");
+        let _ = fs::remove_dir_all(behind.sandbox.path("cache"));
+        let mut command = behind.sandbox.command(Way::Cached, "sh");
+        command.args(["-c", &script, "sh"]).arg(example("client"));
+        behind
+            .sandbox
+            .run(command.args(["behind", "ignoring"]))
+            .ok();
+        let found = behind.found();
+        assert!(found.contains(expected), "{umask}: {found}");
+        behind.let_go();
+    }
+}
+
 #[test]
 fn a_program_that_watches_its_children_sees_none() {
     let Some(behind) = Behind::new("programs that watch their children") else {

@@ -13,10 +13,10 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use oclcache::remote::is_adopted_by_init;
 use oclcache::remote::protocol::VERSION;
 use oclcache::remote::settings::RemoteSettings;
 use oclcache::remote::state::OtherVersion;
+use oclcache::remote::{is_adopted_by_init, leave_raised};
 
 use crate::local::Local;
 use crate::server::{IDLE, ServeOptions, Server};
@@ -111,6 +111,9 @@ pub fn run() -> ExitCode {
 impl ServeArgs {
     fn run(self) -> Done {
         limit_memory();
+        if self.protocol.is_some() {
+            leave_raised();
+        }
         // Linux before 6.14 shows the number of the descriptor by which the library executes it.
         let _ = std::fs::write("/proc/self/comm", env!("CARGO_PKG_NAME"));
         let settings = RemoteSettings::read();

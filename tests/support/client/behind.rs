@@ -217,10 +217,11 @@ pub fn found(arguments: &[String]) -> Result<(), String> {
     let directory = env::current_dir().map_err(words)?;
     let _ = writeln!(found, "directory {}", directory.display());
     let status = fs::read_to_string("/proc/self/status").map_err(words)?;
-    for line in status
-        .lines()
-        .filter(|line| line.starts_with("SigBlk") || line.starts_with("SigIgn"))
-    {
+    for line in status.lines().filter(|line| {
+        ["SigBlk", "SigIgn", "Umask"]
+            .iter()
+            .any(|name| line.starts_with(name))
+    }) {
         let _ = writeln!(found, "{line}");
     }
     // SAFETY: no preconditions.

@@ -388,6 +388,29 @@ except ChildProcessError:
 }
 
 #[test]
+fn a_helper_has_no_priority_over_usual_programs() {
+    let through = ["chrt", "-f", "5", "nice", "-n", "-5"].map(str::to_owned);
+    let mut host = Host::new();
+    host.prefix = through.to_vec();
+    if host.run(&mut host.command("true".as_ref())).code != Some(0) {
+        eprintln!("SKIPPED: real-time priorities (not allowed)");
+        return;
+    }
+    let (_server, url) = redis();
+    host.set("OCLCACHE_REMOTE", url);
+    host.build(1).ok();
+    let helpers = host.helpers();
+    assert!(!helpers.is_empty());
+    for helper in helpers {
+        let stat = std::fs::read_to_string(format!("/proc/{helper}/stat")).expect("read");
+        let behind_name = stat.rsplit(") ").next().expect("fields");
+        let fields: Vec<&str> = behind_name.split(' ').collect();
+        // The third field comes first: nice is the 19th, the policy the 41st (proc_pid_stat(5)).
+        assert_eq!((fields[16], fields[38]), ("0", "0"), "{stat}");
+    }
+}
+
+#[test]
 fn what_is_fetched_ahead_is_not_fetched_again_by_who_asks_for_it_meanwhile() {
     let (server, url) = redis();
     let a = Host::new();
