@@ -61,10 +61,15 @@ pub fn read_line(path: &str) -> io::Result<Vec<u8>> {
 
 /// The first number of a field of proc_pid_status(5).
 pub fn number_of(status: &[u8], field: &str) -> Option<u32> {
+    word_of(status, field)?.parse().ok()
+}
+
+/// The first word of a field of proc_pid_status(5).
+pub fn word_of<'a>(status: &'a [u8], field: &str) -> Option<&'a str> {
     let mut lines = status.split(|byte| *byte == b'\n');
     let value = lines.find_map(|line| line.strip_prefix(field.as_bytes()))?;
     let mut words = std::str::from_utf8(value).ok()?.split_ascii_whitespace();
-    words.next()?.parse().ok()
+    words.next()
 }
 
 fn read_until(path: &str, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {

@@ -30,7 +30,12 @@ struct Filters {
     count: Option<u32>,
     /// Whether the thread can gain no privileges.
     no_new_privs: bool,
+    /// Whether it has CAP_SYS_ADMIN.
+    is_privileged: bool,
 }
+
+/// Bit of the capability (linux/capability.h).
+const CAP_SYS_ADMIN: u32 = 21;
 
 /// What was noted of the filters.
 struct Noted {
@@ -99,13 +104,13 @@ fn may_have_been_added() -> bool {
     }
 }
 
-/// Whether this thread has more filters than its parent. Then the program installed them itself, as browsers do, and a filter that kills
+/// Whether this thread may have more filters than its parent. Then the program installed them itself, as browsers do, and a filter that kills
 /// for starting a process or thread would kill this one.
 pub fn are_own() -> bool {
     differ_from_those_of(&[parent()])
 }
 
-/// Whether this thread has filters that its parent or the first process does not have. A container has one for all its processes. A child
+/// Whether this thread may have filters that its parent or the first process does not have. A container has one for all its processes. A child
 /// has that of a parent that has made its own sandbox.
 pub fn are_own_or_inherited() -> bool {
     differ_from_those_of(&[parent(), Some(OF_FIRST_PROCESS.to_owned())])
@@ -116,11 +121,9 @@ fn differ_from_those_of(others: &[Option<String>]) -> bool {
     let Some(own) = Filters::read(OF_THREAD) else {
         return true;
     };
-    let differs = |other: &Option<String>| {
-        let other = other.as_deref().and_then(Filters::read);
-        own.count.is_none() || other.is_none_or(|other| other.count != own.count)
-    };
-    own.is_on && others.iter().any(differs)
+    let others = others.iter();
+    let mut others = others.map(|other| other.as_deref().and_then(Filters::read));
+    others.any(|other| own.may_exceed(other))
 }
 
 fn parent() -> Option<String> {
@@ -202,13 +205,33 @@ impl Filters {
         Some(Filters::parse(&proc_file::read(status).ok()?))
     }
 
+    /// Whether there may be more than another process has. None: nothing is known of that, as of the parent of the first process of a
+    /// container, and of a process that something outside has started there (`docker exec`). Where nothing tells how many there are, they
+    /// are told by what it needs to add one (seccomp(2)). What a program added before it gave up a privilege is not told.
+    fn may_exceed(self, other: Option<Filters>) -> bool {
+        self.is_on
+            && match (self.count, other) {
+                (_, Some(other)) if !other.is_on => true,
+                (
+                    Some(own),
+                    Some(Filters {
+                        count: Some(other), ..
+                    }),
+                ) => own != other,
+                _ => self.no_new_privs || self.is_privileged,
+            }
+    }
+
     fn parse(status: &[u8]) -> Filters {
         let number = |name| proc_file::number_of(status, name);
+        let capabilities = proc_file::word_of(status, "CapEff:");
+        let capabilities = capabilities.and_then(|word| u64::from_str_radix(word, 16).ok());
         Filters {
             // Without this line the kernel has no filters.
             is_on: number("Seccomp:").is_some_and(|mode| mode > 0),
             count: number("Seccomp_filters:"),
             no_new_privs: number("NoNewPrivs:") != Some(0),
+            is_privileged: capabilities.is_none_or(|bits| bits >> CAP_SYS_ADMIN & 1 != 0),
         }
     }
 }
@@ -231,6 +254,39 @@ mod tests {
         ] {
             let found = Filters::parse(status.as_bytes());
             assert_eq!((found.is_on, found.count), (is_on, count), "{status}");
+        }
+    }
+
+    #[test]
+    fn filters_are_compared_by_their_number_or_by_what_adding_one_needs() {
+        const NONE: &str =
+            "NoNewPrivs:\t0\nSeccomp:\t0\nSeccomp_filters:\t0\nCapEff:\t0000000000000000\n";
+        const ONE: &str =
+            "NoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\nCapEff:\t00000000a80425fb\n";
+        const TWO: &str =
+            "NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t2\nCapEff:\t0000000000000000\n";
+        const OLD: &str = "NoNewPrivs:\t0\nSeccomp:\t2\nCapEff:\t0000000000000000\n";
+        const OLD_CONFINED: &str = "NoNewPrivs:\t1\nSeccomp:\t2\nCapEff:\t0000000000000000\n";
+        const OLD_PRIVILEGED: &str = "NoNewPrivs:\t0\nSeccomp:\t2\nCapEff:\t000001ffffffffff\n";
+        for (own, other, expected) in [
+            (NONE, None, false),
+            (NONE, Some(NONE), false),
+            (ONE, Some(NONE), true),
+            (ONE, Some(ONE), false),
+            (TWO, Some(ONE), true),
+            (TWO, Some(TWO), false),
+            (ONE, None, false),
+            (TWO, None, true),
+            (OLD, Some(NONE), true),
+            (OLD, Some(OLD), false),
+            (OLD_CONFINED, Some(OLD), true),
+            (OLD_CONFINED, Some(OLD_CONFINED), true),
+            (OLD_PRIVILEGED, Some(OLD), true),
+            (OLD_PRIVILEGED, None, true),
+        ] {
+            let other = other.map(|other| Filters::parse(other.as_bytes()));
+            let found = Filters::parse(own.as_bytes()).may_exceed(other);
+            assert_eq!(found, expected, "{own} {other:?}");
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Where a helper is started, and what is said where none is.
 
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::HELPER;
 use super::lab::Lab;
 use crate::autobake::{IN_NAMESPACE, has_process_namespaces};
-use crate::support::{Ran, Way, copy_program, example, skipped};
+use crate::process::behind_filter_with;
+use crate::support::{Ran, Way, copy_program, example, is_root, skipped};
 
 const NO_INIT: &str = "not known to wait for others' children";
 const UNUSED: &str = "the remote store is not used: no helper can be started";
@@ -139,4 +141,62 @@ fn a_script_knows_its_path() {
     // The last one is that of the list.
     let descriptors = fs::read_to_string(lab.place.path().join("descriptors"));
     assert_eq!(descriptors.expect("read"), "0\n1\n2\n3\n");
+}
+
+/// As `docker exec` starts programs: the parent is outside, and all processes have the filter of the container. A filter that the program
+/// has added itself would need one of the signs.
+#[test]
+fn a_program_whose_parent_is_outside_of_its_container_gets_a_helper() {
+    let test = "helpers below a filter";
+    let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !is_root() || !has("setpriv") || !has("nsenter") {
+        return skipped(format_args!(
+            "{test} (not root, no `setpriv`, or no `nsenter`)"
+        ));
+    }
+    let Some(mut lab) = Lab::bare(test).filter(|_| has_process_namespaces(test)) else {
+        return;
+    };
+    copy_program(example("stand_in"), &lab.place.path().join(HELPER));
+    lab.behave("miss");
+    let pass = libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let mut container = Command::new(IN_NAMESPACE[0]);
+    container.args(&IN_NAMESPACE[1..]);
+    container.args(["sh", "-c", "echo ready; read line"]);
+    container.stdin(Stdio::piped()).stdout(Stdio::piped());
+    behind_filter_with(&mut container, vec![pass], false);
+    let mut container = container.spawn().expect("a container");
+    let mut ready = [0; 6];
+    let said = container.stdout.as_mut().expect("piped");
+    said.read_exact(&mut ready).expect("it is ready");
+    let namespaces = format!("/proc/{}/ns", container.id());
+    for (number, (through, is_started)) in [
+        (&["setpriv", "--bounding-set", "-sys_admin"][..], true),
+        (
+            &["setpriv", "--bounding-set", "-sys_admin", "--no-new-privs"],
+            false,
+        ),
+        (&["env"], false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        lab.again();
+        let mut run = lab.sandbox.command(Way::Cached, "nsenter");
+        run.arg(format!("--pid={namespaces}/pid_for_children"));
+        run.arg(format!("--mount={namespaces}/mnt")).args(through);
+        behind_filter_with(build_in(&mut run, &lab, number), vec![pass], false);
+        let ran = lab.sandbox.run(&mut run).ok();
+        let is_refused = ran.stderr.contains("system calls are filtered");
+        assert_eq!(is_refused, !is_started, "{through:?}: {}", ran.stderr);
+        let asked = lab.asked();
+        assert_eq!(!asked.is_empty(), is_started, "{through:?}: {asked:?}");
+    }
+    drop(container.stdin.take());
+    container.wait().expect("a child");
 }
