@@ -43,13 +43,20 @@ const INITS: [&str; 12] = [
 pub const NO_INIT: &str = "the first process of this container is not known to wait for others' children; start the container with an init, as `docker run --init` does";
 
 /// Whether the first process waits for each process that has lost its parent. Others, as a server that is the first process of a container,
-/// leave it as a zombie, also where the parent is none of the container's.
+/// leave it as a zombie, also where the parent is none of the container's. A namespace that `/proc` does not show is as one with such.
 pub fn waits_for_orphans() -> bool {
     /// That of the system itself (PROC_PID_INIT_INO in linux/proc_ns.h), which has an init.
     const FIRST_NAMESPACE: &str = "pid:[4026531836]";
     let is_first =
         proc_file::own_link("ns/pid").is_ok_and(|link| link == Path::new(FIRST_NAMESPACE));
-    is_first || proc_file::read("/proc/1/cmdline").is_ok_and(|words| is_waiting(&words))
+    let words = || proc_file::read("/proc/1/cmdline");
+    is_first || is_shown() && words().is_ok_and(|words| is_waiting(&words))
+}
+
+/// Whether `/proc` shows the namespace of this process: that of another one has other numbers.
+fn is_shown() -> bool {
+    let own = std::fs::read_link("/proc/self");
+    own.is_ok_and(|own| own.as_os_str() == getpid().to_string().as_str())
 }
 
 /// `words`: each with its NUL.

@@ -46,6 +46,16 @@ fn a_first_process_that_waits_for_others_children_gets_a_helper() {
         (&[&command, "run", "--"], true),
         (&["timeout", "60"], false),
         (&[], false),
+        // There `/proc` shows another first process.
+        (
+            &[
+                "sh",
+                "-c",
+                "unshare --pid --fork timeout 60 \"$@\"; true",
+                "sh",
+            ],
+            false,
+        ),
     ]
     .into_iter()
     .enumerate()
