@@ -101,14 +101,25 @@ fn file_id(path: &CStr) -> Option<FileId> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Whether a child would begin another process namespace, as it would end it: no process can be started there afterwards.
-fn begins_namespace() -> bool {
+/// Why a program that was checked in those surroundings is not started here.
+fn refusal(checked: Option<Surroundings>) -> Option<&'static str> {
+    let (Some(now), Some(checked)) = (Surroundings::now(), checked) else {
+        return Some("`/proc` does not tell the root directory and the mounts of the program");
+    };
+    if now != checked {
+        return Some("the program has changed its root directory or its mounts");
+    }
+    // A child that begins another process namespace ends it: no process can be started there afterwards.
     let [own, of_children] = [
         c"/proc/thread-self/ns/pid",
         c"/proc/thread-self/ns/pid_for_children",
     ];
-    let own = file_id(own);
-    own.is_none() || file_id(of_children) != own
+    match (file_id(own), file_id(of_children)) {
+        (Some(own), Some(of_children)) if own == of_children => None,
+        (Some(_), Some(_)) => Some("the program has asked for a new process namespace"),
+        // Linux before 4.12.
+        _ => Some("`/proc` does not tell in which process namespace a child would be"),
+    }
 }
 
 /// A program that is ready to be started, once.
@@ -217,13 +228,7 @@ impl Start {
         if self.done.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let surroundings = Surroundings::now();
-        if surroundings.is_none() || surroundings != self.surroundings {
-            let why = "the program has changed its root directory or its mounts";
-            return Err(StartError::Refused(why));
-        }
-        if begins_namespace() {
-            let why = "the program has asked for a new process namespace";
+        if let Some(why) = refusal(self.surroundings) {
             return Err(StartError::Refused(why));
         }
         if child_subreaper().is_ok_and(|reaper| reaper.is_some()) {

@@ -104,26 +104,28 @@ fn may_have_been_added() -> bool {
     }
 }
 
-/// Whether this thread may have more filters than its parent. Then the program installed them itself, as browsers do, and a filter that kills
-/// for starting a process or thread would kill this one.
-pub fn are_own() -> bool {
-    differ_from_those_of(&[parent()])
+/// Why this thread starts no process: it may have more filters than its parent. Then the program installed them itself, as browsers do, and
+/// a filter that kills for starting a process or thread would kill this one.
+pub fn refusal() -> Option<&'static str> {
+    match differ_from_those_of(&[parent()]) {
+        None => Some("`/proc` does not tell whether system calls are filtered"),
+        Some(differ) => differ.then_some("system calls are filtered"),
+    }
 }
 
-/// Whether this thread may have filters that its parent or the first process does not have. A container has one for all its processes. A child
-/// has that of a parent that has made its own sandbox.
+/// Whether this thread may have filters that its parent or the first process does not have. A container has one for all its processes. A
+/// child has that of a parent that has made its own sandbox.
 pub fn are_own_or_inherited() -> bool {
-    differ_from_those_of(&[parent(), Some(OF_FIRST_PROCESS.to_owned())])
+    differ_from_those_of(&[parent(), Some(OF_FIRST_PROCESS.to_owned())]).unwrap_or(true)
 }
 
-/// `others`: files of their status. None: there is no such process, or none that can be seen from here.
-fn differ_from_those_of(others: &[Option<String>]) -> bool {
-    let Some(own) = Filters::read(OF_THREAD) else {
-        return true;
-    };
+/// `others`: files of their status. None: there is no such process, or none that can be seen from here. The result is None if the system
+/// does not tell of this thread.
+fn differ_from_those_of(others: &[Option<String>]) -> Option<bool> {
+    let own = Filters::read(OF_THREAD)?;
     let others = others.iter();
     let mut others = others.map(|other| other.as_deref().and_then(Filters::read));
-    others.any(|other| own.may_exceed(other))
+    Some(others.any(|other| own.may_exceed(other)))
 }
 
 fn parent() -> Option<String> {

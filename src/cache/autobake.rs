@@ -169,10 +169,10 @@ pub fn refusal(config: &Config, ends_all: bool) -> Option<String> {
     if ends_all {
         return Some("it would be killed with the container or the service".into());
     }
-    if !waits_for_orphans() {
-        return Some(NO_INIT.into());
+    if let Some(why) = syscall_filters::refusal() {
+        return Some(why.into());
     }
-    syscall_filters::are_own().then(|| "system calls are filtered".into())
+    (!waits_for_orphans()).then(|| NO_INIT.into())
 }
 
 /// Prepares `oclcache bake` for this cache. It gets our settings as arguments only: the variables are meant for the application,

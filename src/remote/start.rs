@@ -81,11 +81,11 @@ fn now() -> u64 {
 
 fn make_ready() -> Result<Start, String> {
     let helper = helper()?;
+    if let Some(why) = syscall_filters::refusal() {
+        return Err(why.into());
+    }
     if !waits_for_orphans() {
         return Err(NO_INIT.into());
-    }
-    if syscall_filters::are_own() {
-        return Err("system calls are filtered".into());
     }
     let arguments = vec![
         helper.path.clone().into(),

@@ -95,7 +95,7 @@ fn what_cannot_be_executed_is_no_helper() {
 }
 
 #[test]
-fn what_the_system_refuses_is_said() {
+fn what_the_system_refuses_or_does_not_tell_is_said() {
     let test = "helpers without files of the system";
     let can = Command::new("unshare").args(["--mount", "true"]).output();
     if !can.is_ok_and(|ran| ran.status.success()) {
@@ -105,9 +105,12 @@ fn what_the_system_refuses_is_said() {
         return;
     };
     copy_program(example("stand_in"), &lab.place.path().join(HELPER));
-    for (number, (hidden, why)) in [("/dev", "No such file or directory")]
-        .into_iter()
-        .enumerate()
+    for (number, (hidden, why)) in [
+        ("/dev", "No such file or directory"),
+        ("/proc", "`/proc` does not tell"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let script = "mount -t tmpfs none \"$0\" && exec \"$@\"";
         let mut run = lab.sandbox.command(Way::Cached, "unshare");
