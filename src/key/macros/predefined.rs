@@ -23,7 +23,7 @@ const NAMES: [&str; 174] = [
 /// Whether a compiler could define the name by itself: reserved names; names of systems and processors in GNU modes; in OpenCL C
 /// extensions, constants and built-in functions, which are macros in PoCL's headers (measured: `_builtin_renames.h`; it also
 /// defines `inline`, and `double` if there is none).
-pub(super) fn could_be_predefined(name: &[u8]) -> bool {
+pub fn could_be_predefined(name: &[u8]) -> bool {
     const PREFIXES: [&[u8]; 27] = [
         b"CL_",
         b"cl_",

@@ -264,6 +264,7 @@ mod tests {
             "#define Q x\n#define Q\nasm(S(Q.in) S(cb) S(in));",
             "asm(S(__USER_LABEL_PREFIX__.in) S(cb) S(in));",
             "asm(S(.__REGISTER_PREFIX__) S(in) S(cb) S(in));",
+            "#define __builtin_astype(a, b)\nasm(S(NAN.in) S(cb) S(in));",
         ] {
             let text = format!("#define S2(x) #x\n#define S(x) S2(x)\n{text}");
             assert!(reads_a_file(&text), "{text}");

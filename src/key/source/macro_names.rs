@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::lexer::is_word;
 use crate::fallible::copy;
+use crate::key::macros::could_be_predefined;
 use crate::outcome::Bypass;
 
 /// The macros of all texts.
@@ -79,9 +80,13 @@ impl MacroNames {
         !self.is_unclear
     }
 
-    /// Whether the word may be a macro. Those of compilers begin with an underscore (`__USER_LABEL_PREFIX__`, which is nothing).
+    /// Whether the word may be a macro of the texts or of the driver, of which some are nothing (`__USER_LABEL_PREFIX__`). The driver's
+    /// may use those of the texts: `as_int` calls `__builtin_astype`.
     pub(super) fn may_contain(&self, word: &[u8]) -> bool {
-        self.is_unclear || word.starts_with(b"_") || self.names.contains_key(word)
+        self.is_unclear
+            || word.starts_with(b"_")
+            || self.names.contains_key(word)
+            || could_be_predefined(word)
     }
 
     /// Whether the word may become anything but one other word, or one that is refused.
@@ -201,6 +206,9 @@ mod tests {
             "#define/**/D(x, y) x##y\nD(__FI, LE__)",
             "#if C(__FI, LE__)\n#endif",
             "_id(C)(__FI, LE__)",
+            "#define G(x) C(x, LE__)\n#define __builtin_astype(a, b) G a\nas_int(__FI)",
+            "#define _cl_exp(x) C(x, LE__)\nexp(__FI)",
+            "#define work_group_size_hint(a, b, c) C(a, LE__)\nkernel_exec(__FI, int) void f() {}",
         ] {
             let text = format!("#define C(a, b) a##b\n{text}");
             assert!(names_the_file(&[], &text), "{text}");
