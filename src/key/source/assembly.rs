@@ -114,6 +114,10 @@ pub(super) fn code_could_name_a_file(
     pastes: bool,
     may_be_macro: impl Fn(&[u8]) -> bool,
 ) -> bool {
+    // In the literal it is an escape.
+    if code.contains(&b'\\') {
+        return true;
+    }
     // A comment, which is no code, may stand between.
     let is_pasted = |rest: &[u8], has_sign: fn(&[u8], &[u8]) -> bool| {
         let rest = rest.trim_ascii();
@@ -245,6 +249,9 @@ mod tests {
             "asm(S(.\\\n) S(in) S(cb) S(in));",
             "asm(S(3:.in) S(cb) S(in));",
             "asm(S(nop;.in) S(cb) S(in));",
+            "asm(S(\\056incbin) \" 'b'\");",
+            "asm(S(\\n.incbin) \" 'b'\");",
+            "#define M 056\nasm(S(\\M) \"incbin 'b'\");",
             "asm(S({.IN) S(CB) S(IN));",
             "#define D .in\n#define E\nasm(S(D) S(cb) S(in));",
             "#define C(a, b) a##b\n#define X(q) S(.q)\nasm(X(C(inc, bin)));",
