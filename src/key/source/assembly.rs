@@ -23,7 +23,7 @@ pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
     let begins = |byte: u8, next: u8| (byte == b'.') | begins_escape(byte, next);
     holds_anywhere(literal, begins, |rest| {
         if rest[0] == b'\\' {
-            return !is_character;
+            return !is_character && is_escape(rest);
         }
         let at = literal.len() - rest.len();
         !is_within_name(&literal[..at]) && {
@@ -184,15 +184,21 @@ fn word_before(code: &[u8]) -> &[u8] {
     &code[code.len() - length..]
 }
 
-/// Whether an escape that could mean any character begins with these bytes.
+/// Whether an escape that could mean any character may begin with these bytes.
 fn begins_escape(byte: u8, next: u8) -> bool {
-    let is_letter = (next == b'x') | (next == b'u') | (next == b'U') | (next == b'N');
-    (byte == b'\\') & (is_letter | (next.wrapping_sub(b'0') < 10))
+    let is_number = (next == b'x') | (next == b'o') | (next.wrapping_sub(b'0') < 10);
+    let is_name = (next == b'u') | (next == b'U') | (next == b'N');
+    (byte == b'\\') & (is_number | is_name)
 }
 
 /// Whether an escape in the text could mean any character.
 pub(super) fn has_escape(text: &[u8]) -> bool {
-    holds_anywhere(text, begins_escape, |_| true)
+    holds_anywhere(text, begins_escape, is_escape)
+}
+
+/// Whether what [`begins_escape`] has found is one. `\o{56}` is one for clang since version 15.
+fn is_escape(text: &[u8]) -> bool {
+    !text.starts_with(b"\\o") || text.get(2) == Some(&b'{')
 }
 
 #[cfg(test)]
@@ -215,6 +221,8 @@ mod tests {
             r#"asm(".%c0 \"/blob\"" :: "i"(incbin));"#,
             r#"asm(".%c" "1 \"/blob\"" : "=r"(v) : "i"(&incbin));"#,
             r#"asm(".in\cbin \"/blob\"");"#,
+            r#"asm("\o{56}incbin \"/blob\"");"#,
+            r#"asm("\x{2e}incbin \"/blob\"");"#,
             r#"asm("nop\n." "in" "cb" "in \"/blob\"");"#,
             r#"extern int f2 asm("."); asm("%c1in" "cb" "in 'b'" :: "i"(&f2));"#,
             "#define A(x, y) asm(x y \"'b'\")\nA(\".\", \"in\" \"cb\" \"in\");",

@@ -83,7 +83,7 @@ fn digits_that_something_else_could_spell_are_not_left_out() {
             .expect("memory")
     };
     let usual = "#include <pyopencl-complex.h>\n#define C(a, b) a##b\n// A hope; a cache; no feat.\n\
-        kernel void f(global int *p, int n) { int x_ = _n(p); char c = '\\n'; }";
+        kernel void f(global int *p, int n) { int x_ = _n(p); char c = '\\n'; } // \\o";
     assert!(!spells(usual, &[], &["/tmp/x", "-DN=1"]));
     for (source, others, words) in [
         (format!("int x;{END}"), vec![], vec![]),
@@ -149,6 +149,7 @@ fn digits_that_something_else_could_spell_are_not_left_out() {
             vec![],
         ),
         ("a(\"\\160\")".to_owned(), vec![], vec![]),
+        ("a(\"\\o{160}\")".to_owned(), vec![], vec![]),
         (
             "a(\"xp\" \"y\" \"o\" \"pencl_\" \"defeat_cach\")".to_owned(),
             vec!["#define e_9 1"],
