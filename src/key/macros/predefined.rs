@@ -20,39 +20,49 @@ const NAMES: [&str; 174] = [
     "uintptr_t", "unix", "upsample", "vax", "vec_step", "wait_group_events", "work_group_barrier",
 ];
 
+/// The beginnings of many names.
+const PREFIXES: [&[u8]; 27] = [
+    b"CL_",
+    b"cl_",
+    b"cles_",
+    b"CLK_",
+    b"M_",
+    b"FLT_",
+    b"DBL_",
+    b"HALF_",
+    b"FP_",
+    b"as_",
+    b"convert_",
+    b"native_",
+    b"half_",
+    b"vload",
+    b"vstore",
+    b"read_",
+    b"write_",
+    b"async_",
+    b"atomic_",
+    b"atom_",
+    b"get_",
+    b"ATOMIC_",
+    b"POCL_",
+    b"SPIR_",
+    b"IMG_",
+    b"LLVM_",
+    b"CLANG_",
+];
+
+/// Whether a compiler could define a name that begins with this.
+pub fn could_begin_predefined(part: &[u8]) -> bool {
+    let from = NAMES.partition_point(|name| name.as_bytes() < part);
+    could_be_predefined(part)
+        || PREFIXES.iter().any(|prefix| prefix.starts_with(part))
+        || (NAMES.get(from)).is_some_and(|name| name.as_bytes().starts_with(part))
+}
+
 /// Whether a compiler could define the name by itself: reserved names; names of systems and processors in GNU modes; in OpenCL C
 /// extensions, constants and built-in functions, which are macros in PoCL's headers (measured: `_builtin_renames.h`; it also
 /// defines `inline`, and `double` if there is none).
 pub fn could_be_predefined(name: &[u8]) -> bool {
-    const PREFIXES: [&[u8]; 27] = [
-        b"CL_",
-        b"cl_",
-        b"cles_",
-        b"CLK_",
-        b"M_",
-        b"FLT_",
-        b"DBL_",
-        b"HALF_",
-        b"FP_",
-        b"as_",
-        b"convert_",
-        b"native_",
-        b"half_",
-        b"vload",
-        b"vstore",
-        b"read_",
-        b"write_",
-        b"async_",
-        b"atomic_",
-        b"atom_",
-        b"get_",
-        b"ATOMIC_",
-        b"POCL_",
-        b"SPIR_",
-        b"IMG_",
-        b"LLVM_",
-        b"CLANG_",
-    ];
     // The C standard leaves compilers no others with an underscore (C17, 6.10.8, paragraph 4), and on Linux clang has one other, `_mips`.
     // Of 22,000 such names in the files of PoCL, rusticl, Oclgrind and Intel's runtimes none is a macro (measured on x86-64). A directory
     // on the way to a header may be called `_work`.
@@ -90,6 +100,10 @@ mod tests {
             "convert_int",
         ] {
             assert!(could_be_predefined(name.as_bytes()), "{name}");
+            assert!((1..name.len()).all(|end| could_begin_predefined(&name.as_bytes()[..end])));
+        }
+        for part in ["x", "absx", "work_item", "convertx"] {
+            assert!(!could_begin_predefined(part.as_bytes()), "{part}");
         }
         for name in [
             "a",

@@ -107,58 +107,72 @@ pub(super) fn has_asm(code: &[u8]) -> bool {
     is_it(code) || holds_anywhere(code, begins, |rest| is_it(&rest[1..]))
 }
 
-/// Whether a literal that `#x` makes of code could begin to name a file. `may_be_macro`: whether something else may take a word's place.
-/// `pastes`: the code is a definition that has `##`.
+/// Where a word is beside a period, and so which operand of `##` it may be.
+#[derive(Clone, Copy)]
+pub(super) enum Operand {
+    /// Behind the period: the first one.
+    First,
+    /// Before the period: the last one.
+    Last,
+}
+
+/// Whether a literal that `#x` makes of code could begin to name a file. `may_be_macro`: whether something else may take a word's place,
+/// alone or as an operand of `##`.
 pub(super) fn code_could_name_a_file(
     code: &[u8],
-    pastes: bool,
-    may_be_macro: impl Fn(&[u8]) -> bool,
+    may_be_macro: impl Fn(&[u8], Operand) -> bool,
 ) -> bool {
     // In the literal it is an escape.
     if code.contains(&b'\\') {
         return true;
     }
-    // A comment, which is no code, may stand between.
-    let is_pasted = |rest: &[u8], has_sign: fn(&[u8], &[u8]) -> bool| {
-        let rest = rest.trim_ascii();
-        pastes && (rest.is_empty() || has_sign(rest, b"##") || has_sign(rest, b"%:%:"))
-    };
-    let stays =
-        |word: &[u8], before: &[u8]| !may_be_macro(word) && !is_pasted(before, <[u8]>::ends_with);
     let mut periods = Marks::new(code, |byte: u8, _: u8| byte == b'.');
     let mut at = periods.next(0);
     while at < code.len() {
-        let before = &code[..at];
-        let word = word_before(before);
-        let begins_no_statement = match word.is_empty() {
-            true => before.ends_with(b".") || is_subscript(before, stays),
-            false => stays(word, &before[..at - word.len()]),
-        };
-        if !begins_no_statement {
-            let behind = &code[at + 1..];
-            let length = behind.iter().take_while(|byte| is_word(**byte)).count();
-            let (name, behind) = behind.split_at(length);
-            let is_it = match name.first() {
-                None => behind.first() != Some(&b'.'),
-                Some(first) if first.is_ascii_digit() => false,
-                Some(_) => {
-                    begins_a_directive(name)
-                        || may_be_macro(name)
-                        || is_pasted(behind, <[u8]>::starts_with)
-                }
-            };
-            if is_it {
-                return true;
-            }
+        if period_could_name_a_file(code, at, &may_be_macro) {
+            return true;
         }
         at = periods.next(at + 1);
     }
     false
 }
 
+/// The same of the period at `at`.
+pub(super) fn period_could_name_a_file(
+    code: &[u8],
+    at: usize,
+    may_be_macro: impl Fn(&[u8], Operand) -> bool,
+) -> bool {
+    let stays = |word: &[u8]| !may_be_macro(word, Operand::Last);
+    let before = &code[..at];
+    let word = word_before(before);
+    let begins_no_statement = match word.is_empty() {
+        true => before.ends_with(b".") || is_subscript(before, stays),
+        false => stays(word),
+    };
+    if begins_no_statement {
+        return false;
+    }
+    let behind = &code[at + 1..];
+    let length = behind.iter().take_while(|byte| is_word(**byte)).count();
+    let (name, behind) = behind.split_at(length);
+    match name.first() {
+        None => behind.first() != Some(&b'.'),
+        Some(first) if first.is_ascii_digit() => false,
+        Some(_) => {
+            // A comment, which is no code, may stand between the operand and its end.
+            let behind = behind.trim_ascii_start();
+            let ends = [&b","[..], b")", b"##", b"%:%:"];
+            let may_be_operand =
+                behind.is_empty() || ends.iter().any(|end| behind.starts_with(end));
+            begins_a_directive(name) || may_be_operand && may_be_macro(name, Operand::First)
+        }
+    }
+}
+
 /// Whether a bracket ends here that stays in the assembly, unlike that of an operand's name (`%[name]`, `%c[name]`). `stays`: whether a
-/// word does, with the code before it.
-fn is_subscript(code: &[u8], stays: impl Fn(&[u8], &[u8]) -> bool) -> bool {
+/// word does.
+fn is_subscript(code: &[u8], stays: impl Fn(&[u8]) -> bool) -> bool {
     let Some(code) = code.strip_suffix(b"]") else {
         return false;
     };
@@ -167,12 +181,12 @@ fn is_subscript(code: &[u8], stays: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     let Some(first) = index.first() else {
         return before.ends_with(b"]") || before.ends_with(b" ");
     };
-    stays(index, before)
+    stays(index)
         && match before.strip_suffix(b"[") {
             _ if first.is_ascii_digit() => true,
             Some(before) => {
                 let array = word_before(before);
-                array.len() > 1 && stays(array, &before[..before.len() - array.len()])
+                array.len() > 1 && stays(array)
             }
             None => !before.is_empty(),
         }
@@ -284,6 +298,47 @@ mod tests {
             let text = format!("#define S2(x) #x\n#define S(x) S2(x)\n{text}");
             assert!(reads_a_file(&text), "{text}");
         }
+    }
+
+    #[test]
+    fn a_macro_whose_name_is_pasted_beside_a_period_counts() {
+        let macros = "#define S2(x) #x\n#define S(x) S2(x)\n#define C(a, b) a##b\n";
+        for text in [
+            "#define xE\nasm(S(C(x,E.in)) S(cb) S(in) \" 'b'\");",
+            "#define xE\nasm(S(C(x,\nE.in)) S(cb) S(in) \" 'b'\");",
+            "#define xE\n#define D(y) C(x,y)\nasm(S(D(E.in)) S(cb) S(in));",
+            "#define xE\n#define P E.in\n#define D(y) C(x,y)\nasm(S(D(P)) S(cb) S(in));",
+            "#define xE\n#define P C(x,E.in)\nasm(S(P) S(cb) S(in));",
+            "#define xE\n#define I\n#define D(y) C(x,y)\nasm(S(D(I E.in)) S(cb) S(in));",
+            "#define xE\n#define O C(\nasm(S(O x,E.in)) S(cb) S(in));",
+            "#define xEE\nasm(S(C(x,EE[v].in)) S(cb) S(in));",
+            "#define QQ incbin\nasm(S(C(.Q,Q)) \" 'b'\");",
+            "#define QQ inc\nasm(S(C(.Q,Q)) S(bin));",
+            "asm(S(C(__USER_LABEL_,PREFIX__.in)) S(cb) S(in));",
+            "#define __attribute__(a)\nasm(S(C(__con,v.in)) S(cb) S(in));",
+            "#define __builtin_astype(a, b)\nasm(S(C(N,AN.in)) S(cb) S(in));",
+        ] {
+            assert!(reads_a_file(&[macros, text].concat()), "{text}");
+        }
+        for text in [
+            "#define xE\nasm(\"nop\"); f(E.in); int y = C(x, y);",
+            "#define xE\nasm(\"nop\"); C(f(v.in), w.i);",
+            "#define QQ incbin\nasm(\"nop\"); C(v.x, v.q);",
+            "#define xarr\n#define F(W, v) W##y(arr[n].k)\nasm(\"nop\");",
+        ] {
+            assert!(!reads_a_file(&[macros, text].concat()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_period_in_a_call_that_begins_in_a_header_counts() {
+        let mut texts = Texts::default();
+        let source = "#include <a.h>\nE.in)) S(cb) S(in) \" 'b'\");";
+        let macros = "#define S2(x) #x\n#define S(x) S2(x)\n#define C(a, b) a##b\n#define xE\n";
+        for text in [macros, "asm(S(C(x,", source] {
+            texts.add(text.as_bytes()).expect("judged");
+        }
+        assert_eq!(texts.finish(), Err(Bypass::ReadsFile));
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! The names of the macros that texts define, and the words that calls of these macros get.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::lexer::is_word;
-use crate::fallible::copy;
-use crate::key::macros::could_be_predefined;
+use crate::fallible::{copy, push};
+use crate::key::macros::{could_be_predefined, could_begin_predefined};
+use crate::key::work::Work;
 use crate::outcome::Bypass;
+
+/// Steps for each name that is put in order.
+const STEPS_OF_NAME: usize = 64;
 
 /// The macros of all texts.
 #[derive(Default)]
@@ -97,7 +102,76 @@ impl MacroNames {
     }
 }
 
-/// Finds the words in a text that a call of a macro may get. No other words outside of definitions can be operands of `##`.
+/// The macros whose names `##` may put together.
+pub(super) struct PastedNames<'n> {
+    /// The names in the order of their bytes.
+    names: Vec<&'n [u8]>,
+    /// The names from their ends on, in the order of their bytes.
+    reversed: Vec<Vec<u8>>,
+    /// Whether the texts define a name of those that are reserved for compilers.
+    defines_reserved: bool,
+}
+
+impl<'n> PastedNames<'n> {
+    /// Those of the texts' macros that may become anything but one word.
+    pub(super) fn new(
+        macros: &'n MacroNames,
+        work: &Work,
+        is_refused: impl Fn(&[u8]) -> bool,
+    ) -> Result<PastedNames<'n>, Bypass> {
+        let mut pasted = PastedNames {
+            names: Vec::new(),
+            reversed: Vec::new(),
+            defines_reserved: macros.names.keys().any(|name| name.starts_with(b"_")),
+        };
+        for name in macros.names.keys() {
+            work.spend(STEPS_OF_NAME + 2 * name.len())?;
+            if macros.may_replace(name, &is_refused) {
+                push(&mut pasted.names, name)?;
+                let mut reversed = copy(name)?;
+                reversed.reverse();
+                push(&mut pasted.reversed, reversed)?;
+            }
+        }
+        pasted.names.sort_unstable();
+        pasted.reversed.sort_unstable();
+        Ok(pasted)
+    }
+
+    /// Whether a macro's name may begin with the word and end with something else.
+    pub(super) fn any_begins_with(&self, word: &[u8]) -> bool {
+        let from = self.names.partition_point(|name| *name < word);
+        let names = self.names[from..].iter().take(2);
+        // Drivers define some that are nothing: those of features and extensions.
+        let is_of_driver = word.iter().any(u8::is_ascii_uppercase)
+            || word.starts_with(b"cl")
+            || word == b"c"
+            || self.defines_reserved && could_begin_predefined(word);
+        is_of_driver
+            || names
+                .filter(|name| name.len() > word.len())
+                .any(|name| name.starts_with(word))
+    }
+
+    /// Whether a macro's name may end with the word and begin with something else. Of the drivers' macros those that end with a small
+    /// letter are functions, numbers, other words with the same end, or made of reserved names (measured on the headers of clang 15
+    /// and PoCL 3.1: `__conv` is `__attribute__((convergent))`).
+    pub(super) fn any_ends_with(&self, word: &[u8]) -> bool {
+        let begins = |name: &Vec<u8>| name.iter().lt(word.iter().rev());
+        let from = self.reversed.partition_point(begins);
+        let names = self.reversed[from..].iter().take(2);
+        let is_of_driver = self.defines_reserved
+            || word
+                .iter()
+                .any(|byte| *byte == b'_' || byte.is_ascii_uppercase());
+        is_of_driver
+            || names
+                .filter(|name| name.len() > word.len())
+                .any(|name| name.iter().zip(word.iter().rev()).all(|(a, b)| a == b))
+    }
+}
+
+/// Finds the words and periods in a text that a call of a macro may get. No other words outside of definitions can be operands of `##`.
 pub(super) struct CallWords<'n> {
     names: &'n MacroNames,
     /// The open parentheses, from that of the call on.
@@ -128,8 +202,8 @@ impl<'n> CallWords<'n> {
         self.open > 0
     }
 
-    /// Gives `each` the words in the next span of code.
-    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(&[u8])) {
+    /// Gives `each` the words and periods in the next span of code.
+    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(Range<usize>)) {
         let mut at = 0;
         while at < code.len() {
             let rest = &code[at..];
@@ -158,13 +232,17 @@ impl<'n> CallWords<'n> {
                     self.open = self.open.saturating_sub(1);
                 }
                 first if is_word(first) => {
-                    let word = &rest[..length];
                     if self.open > 0 || self.gets_all {
-                        each(word);
+                        each(at - length..at);
                     }
-                    self.may_call = self.names.may_contain(word);
+                    self.may_call = self.names.may_contain(&rest[..length]);
                 }
-                _ => self.may_call = false,
+                first => {
+                    if first == b'.' && (self.open > 0 || self.gets_all) {
+                        each(at - 1..at);
+                    }
+                    self.may_call = false;
+                }
             }
             self.is_line_start = false;
         }

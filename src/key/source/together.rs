@@ -1,9 +1,13 @@
 //! What texts could do together that none of them does alone.
 
-use super::assembly::{begins_a_directive, code_could_name_a_file, has_asm};
+use std::ops::Range;
+
+use super::assembly::{
+    Operand, begins_a_directive, code_could_name_a_file, has_asm, period_could_name_a_file,
+};
 use super::directive_code::is_balanced;
 use super::lexer::Lexer;
-use super::macro_names::{CallWords, Definition, MacroNames};
+use super::macro_names::{CallWords, Definition, MacroNames, PastedNames};
 use super::pasting::Pieces;
 use super::scan::contains;
 use super::{
@@ -76,18 +80,29 @@ impl Texts<'_> {
         self.each_definition(|definition, reading| {
             self.each_code(definition, reading, |code| pieces.add(code))
         })?;
+        let runs_on = self.each_call(&macros, gets_all, |code, word| pieces.add(&code[word]))?;
+        // A call that begins in a header may end in the text that includes it.
+        Ok(Some(if runs_on { all } else { pieces }))
+    }
+
+    /// Gives `each` the words and periods of the texts that calls of macros may get. Returns whether a call has no end in its text.
+    fn each_call(
+        &self,
+        macros: &MacroNames,
+        gets_all: bool,
+        mut each: impl FnMut(&[u8], Range<usize>),
+    ) -> Result<bool, Bypass> {
         let mut runs_on = false;
         self.each_reading(|joined, reading| {
-            let mut calls = CallWords::new(&macros, gets_all);
+            let mut calls = CallWords::new(macros, gets_all);
             self.work.count(STEPS_OF_WORDS * joined.len());
             self.each_code(joined, reading, |code| {
-                calls.find(code, |word| pieces.add(word));
+                calls.find(code, |word| each(code, word));
             })?;
             runs_on |= calls.are_open();
             Ok(())
         })?;
-        // A call that begins in a header may end in the text that includes it.
-        Ok(Some(if runs_on { all } else { pieces }))
+        Ok(runs_on)
     }
 
     fn has_asm(&self) -> Result<bool, Bypass> {
@@ -105,23 +120,46 @@ impl Texts<'_> {
     /// Whether a literal that is made of code could name a file in inline assembly.
     fn makes_name_assembled(&self) -> Result<bool, Bypass> {
         let macros = self.macro_names()?;
-        let may_become_any = |word: &[u8]| macros.may_replace(word, begins_a_directive);
+        let pasted = match self.pastes {
+            true => Some(PastedNames::new(&macros, &self.work, begins_a_directive)?),
+            false => None,
+        };
+        let alone = |word: &[u8], _| macros.may_replace(word, begins_a_directive);
+        let may_become_any = |word: &[u8], operand| {
+            let Some(pasted) = &pasted else {
+                return alone(word, operand);
+            };
+            self.work.count(STEPS_OF_WORDS * word.len());
+            alone(word, operand)
+                || match operand {
+                    Operand::First => pasted.any_begins_with(word),
+                    Operand::Last => pasted.any_ends_with(word),
+                }
+        };
         let mut makes = false;
         self.each_reading(|joined, reading| {
             self.each_code(joined, reading, |code| {
-                makes |= code_could_name_a_file(code, false, may_become_any);
+                makes |= code_could_name_a_file(code, alone);
             })
         })?;
         self.each_definition(|definition, reading| {
             let parameters = Definition::new(definition).parameters();
-            // Words that are pasted can become the name of a macro.
-            let pastes = contains(definition, b"##") || contains(definition, b"%:%:");
             self.each_code(definition, reading, |code| {
-                makes |= code_could_name_a_file(code, pastes, |word| {
-                    parameters.contains(word) || may_become_any(word)
+                makes |= code_could_name_a_file(code, |word, operand| {
+                    parameters.contains(word) || may_become_any(word, operand)
                 });
             })
         })?;
+        if pasted.is_some() && !makes {
+            let mut judge = |code: &[u8], word: Range<usize>| {
+                makes |= code[word.start] == b'.'
+                    && period_could_name_a_file(code, word.start, may_become_any);
+            };
+            let gets_all = !macros.are_clear() || !self.are_definitions_balanced()?;
+            if self.each_call(&macros, gets_all, &mut judge)? {
+                self.each_call(&macros, true, judge)?;
+            }
+        }
         Ok(makes)
     }
 
