@@ -171,7 +171,8 @@ impl<'n> PastedNames<'n> {
     }
 }
 
-/// Finds the words and periods in a text that a call of a macro may get. No other words outside of definitions can be operands of `##`.
+/// Finds the words and periods in a text that a call of a macro may get. No other words outside of definitions can be operands of `##` or
+/// `#`.
 pub(super) struct CallWords<'n> {
     names: &'n MacroNames,
     /// The open parentheses, from that of the call on.

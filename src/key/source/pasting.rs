@@ -160,6 +160,21 @@ mod tests {
         ] {
             assert_eq!(judge(&[macros, short].concat()), Err(Bypass::ReadsFile));
         }
+        let macros = "#define S2(x) #x\n#define S(x) S2(x)\n#define ID(x) x\n";
+        for (joined, reason) in [
+            ("_Pragma(S(GCC ID(depen)dency \"a\"))", Bypass::ReadsFile),
+            (
+                "_Pragma(S(message ID(__FI)LE__))",
+                Bypass::UsesTimeOrFileName,
+            ),
+        ] {
+            assert_eq!(judge(&[macros, joined].concat()), Err(reason));
+        }
+        assert_eq!(
+            judge(&[macros, "int ID(depen), dency; // _Pragma"].concat()),
+            Ok(())
+        );
+        let macros = "#define C(a, b) a ## b\n";
         let suffix = "C(__FI, C(__INT64_C_SUFFIX__, E__))";
         let judged = judge(&[macros, suffix].concat());
         assert_eq!(judged, Err(Bypass::UsesTimeOrFileName));

@@ -25,19 +25,21 @@ impl Texts<'_> {
         if self.asks && !self.are_definitions_balanced()? {
             return Err(Bypass::UnresolvedInclude);
         }
-        let pasted = match self.pastes {
-            true => self.pasted_pieces()?,
+        // `#x` joins tokens that no white space parts: the string of a pragma may hold names that nothing pastes.
+        let joins_tokens = self.pastes || self.runs_pragmas && self.makes_strings;
+        let pieces = match joins_tokens {
+            true => self.joined_pieces()?,
             false => None,
         };
         let makes = |names: &[&[u8]]| {
             let makes_one = |pieces: &Pieces| names.iter().any(|name| pieces.make(name));
-            pasted.as_ref().is_some_and(makes_one)
+            pieces.as_ref().is_some_and(makes_one)
         };
         if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| makes(&[*name])) {
             return Err(*reason);
         }
         let runs_pragmas = self.runs_pragmas || makes(&PRAGMA_OPERATORS);
-        // The operator takes one string, so a word that is pasted comes to it by `#x`.
+        // The operator takes one string, so a word that is joined comes to it by `#x`.
         if runs_pragmas && self.makes_strings && makes(&PRAGMA_WORDS) {
             return Err(Bypass::ReadsFile);
         }
@@ -45,7 +47,7 @@ impl Texts<'_> {
             self.judge_pragmas()?;
         }
         let may_assemble = self.names_assembled || self.makes_strings;
-        let assembles = may_assemble && (makes(&ASM_NAMES) || self.has_asm()?);
+        let assembles = may_assemble && (self.pastes && makes(&ASM_NAMES) || self.has_asm()?);
         match assembles && (self.names_assembled || self.makes_name_assembled()?) {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
@@ -67,8 +69,8 @@ impl Texts<'_> {
         }
     }
 
-    /// The pieces of forbidden names that could be operands of `##`, if all words of the texts together make such a name.
-    fn pasted_pieces(&self) -> Result<Option<Pieces>, Bypass> {
+    /// The pieces of forbidden names that `##` or `#x` could join, if all words of the texts together make such a name.
+    fn joined_pieces(&self) -> Result<Option<Pieces>, Bypass> {
         let mut all = Pieces::default();
         self.each_reading(|joined, reading| self.each_code(joined, reading, |code| all.add(code)))?;
         if !all.make_any() {
