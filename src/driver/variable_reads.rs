@@ -1,5 +1,7 @@
 //! What variables make a compiler read, beside what the text of a program names.
 
+use crate::key::source::could_be_cpp;
+
 /// Files that variables make a compiler read and that the text of a program does not name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reads {
@@ -8,7 +10,7 @@ pub enum Reads {
     Nothing,
     /// Headers that a program names, in directories that are not searched here.
     HeadersElsewhere,
-    /// Headers and other files that options name, whatever the program is.
+    /// Headers and other files that options name, whatever the program is, or that texts may name in a language that they choose.
     Files,
     /// Code that compiles, whatever is compiled.
     Compilers,
@@ -26,7 +28,8 @@ const OPTIONS_OF_HEADERS: &[&[u8]] = &[
 ];
 
 impl Reads {
-    /// What a variable in the key makes a compiler read: options that define macros, or that name headers, directories or other files.
+    /// What a variable in the key makes a compiler read: options that define macros, that name headers, directories or other files, or
+    /// that choose C++ for OpenCL, in which a program is judged otherwise.
     /// Their meaning for a program is not followed.
     pub(super) fn of(name: &str, value: &[u8]) -> Reads {
         let name = name.to_ascii_uppercase();
@@ -58,7 +61,7 @@ impl Reads {
             begins(OPTIONS_OF_HEADERS)
                 || has_options && (begins(&[b"-i", b"-U", b"--", b"@"]) || names_file())
         };
-        match words.any(reads_file) {
+        match words.any(reads_file) || could_be_cpp(value) {
             true => Reads::Files,
             false => Reads::Nothing,
         }
@@ -83,6 +86,7 @@ mod tests {
             ("CCC_OVERRIDE_OPTIONS", "+-I. ^-include"),
             ("SOMETHING_ELSE", "-I/opt/include"),
             ("SOMETHING_ELSE", "-w,-include,a.h"),
+            ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-w -cl-std=CLC++2021"),
         ] {
             assert_eq!(
                 Reads::of(name, value.as_bytes()),

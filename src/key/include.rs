@@ -401,6 +401,7 @@ impl<'a> Walk<'a> {
             Some(&name[..end])
         });
         let mut seen = HashSet::new();
+        let written = inputs.options.map_or(&[][..], Options::written);
         Ok(Walk {
             has_embedded: !inputs.embedded.is_empty(),
             below: below.filter(|below| seen.insert(*below)).collect(),
@@ -409,7 +410,7 @@ impl<'a> Walk<'a> {
                 bases: Vec::new(),
                 working_directory: inputs.working_directory.to_owned(),
             },
-            texts: Texts::new(work.clone()),
+            texts: Texts::new(work.clone()).with_options(written),
             bases,
             requested: HashSet::new(),
             seen: HashSet::new(),

@@ -21,6 +21,7 @@
 
 mod assembly;
 mod directive_code;
+mod language;
 mod lexer;
 mod lines;
 mod macro_names;
@@ -33,6 +34,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use assembly::{could_name_a_file, has_escape};
+pub use language::could_be_cpp;
 use lexer::{Lexer, READINGS, Token};
 use lines::join_lines;
 use random_name::Spelling;
@@ -43,8 +45,8 @@ use super::work::Work;
 use crate::fallible::{copy, push};
 use crate::outcome::Bypass;
 
-/// Names which make a result depend on more than the text.
-const SPECIAL: [(&[u8], Bypass); 14] = [
+/// Names which make a result depend on more than the text. The last ones do so only in C++ ([`special_names`]).
+const SPECIAL: [(&[u8], Bypass); 17] = [
     (b"__has_include", Bypass::UnresolvedInclude),
     (b"__has_include_next", Bypass::UnresolvedInclude),
     (b"__has_embed", Bypass::UnresolvedInclude),
@@ -60,7 +62,13 @@ const SPECIAL: [(&[u8], Bypass); 14] = [
     // These spell out types, and the name of an unnamed type holds the file's name.
     (b"__builtin_dump_struct", Bypass::UsesTimeOrFileName),
     (b"__PRETTY_FUNCTION__", Bypass::UsesTimeOrFileName),
+    (b"__func__", Bypass::UsesTimeOrFileName),
+    (b"__FUNCTION__", Bypass::UsesTimeOrFileName),
+    (b"__builtin_FUNCTION", Bypass::UsesTimeOrFileName),
 ];
+
+/// How many special names there are in C.
+const SPECIAL_IN_C: usize = 14;
 
 /// Operators that run a pragma from anywhere in a line.
 const PRAGMA_OPERATORS: [&[u8]; 2] = [b"_Pragma", b"__pragma"];
@@ -100,6 +108,8 @@ pub enum Operand {
 #[derive(Default)]
 pub struct Texts<'a> {
     texts: Vec<Text<'a>>,
+    /// They could be C++ for OpenCL.
+    is_cpp: bool,
     pastes: bool,
     makes_strings: bool,
     runs_pragmas: bool,
@@ -153,6 +163,12 @@ impl<'a> Texts<'a> {
             work,
             ..Texts::default()
         }
+    }
+
+    /// The same, compiled with these options.
+    pub fn with_options(self, options: &[u8]) -> Texts<'a> {
+        let is_cpp = could_be_cpp(options);
+        Texts { is_cpp, ..self }
     }
 
     /// Adds a text, and returns the headers that it names in any reading, each once.
@@ -312,8 +328,9 @@ impl<'a> Texts<'a> {
                     work.check(0)?;
                 }
                 Token::Name(name) => {
-                    if let Some(reason) = special(name) {
-                        return Err(reason);
+                    let mut special = special_names(self.is_cpp).iter();
+                    if let Some((_, reason)) = special.find(|(special, _)| *special == name) {
+                        return Err(*reason);
                     }
                     self.runs_pragmas |= PRAGMA_OPERATORS.contains(&name);
                 }
@@ -443,11 +460,12 @@ fn names_a_macro(name: &[u8]) -> bool {
     )
 }
 
-fn special(name: &[u8]) -> Option<Bypass> {
-    SPECIAL
-        .iter()
-        .find(|(special, _)| *special == name)
-        .map(|(_, reason)| *reason)
+/// The special names of a language. In C++ the name of a function holds types, and that of an unnamed type the file's name.
+fn special_names(is_cpp: bool) -> &'static [(&'static [u8], Bypass)] {
+    match is_cpp {
+        true => &SPECIAL,
+        false => &SPECIAL[..SPECIAL_IN_C],
+    }
 }
 
 /// Whether the text has one of [`PRAGMA_WORDS`].
@@ -460,13 +478,13 @@ fn has_pragma_word(text: &[u8]) -> bool {
 }
 
 /// The reason that follows from the first special name anywhere in the text, even in a comment or a literal.
-fn mentions_special(text: &[u8]) -> Option<Bypass> {
+fn mentions_special(text: &[u8], is_cpp: bool) -> Option<Bypass> {
     let mut reason = None;
     let begins = |byte: u8, next: u8| (byte == b'_') & (next == b'_');
     holds_anywhere(text, begins, |rest| {
         // A row of underscores has many beginnings.
         let is_name = rest.get(2).is_some_and(u8::is_ascii_alphabetic);
-        let mut names = SPECIAL.iter();
+        let mut names = special_names(is_cpp).iter();
         let found = names.find(|(name, _)| is_name && rest.starts_with(name));
         reason = found.map(|(_, reason)| *reason);
         found.is_some()

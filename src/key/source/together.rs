@@ -11,8 +11,8 @@ use super::macro_names::{CallWords, Definition, MacroNames, PastedNames};
 use super::pasting::Pieces;
 use super::scan::contains;
 use super::{
-    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, STEPS_OF_WORDS, Texts, has_pragma_word,
-    mentions_special,
+    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, STEPS_OF_WORDS, Texts, has_pragma_word,
+    mentions_special, special_names,
 };
 use crate::outcome::Bypass;
 
@@ -35,7 +35,8 @@ impl Texts<'_> {
             let makes_one = |pieces: &Pieces| names.iter().any(|name| pieces.make(name));
             pieces.as_ref().is_some_and(makes_one)
         };
-        if let Some((_, reason)) = SPECIAL.iter().find(|(name, _)| makes(&[*name])) {
+        let mut special = special_names(self.is_cpp).iter();
+        if let Some((_, reason)) = special.find(|(name, _)| makes(&[*name])) {
             return Err(*reason);
         }
         let runs_pragmas = self.runs_pragmas || makes(&PRAGMA_OPERATORS);
@@ -46,9 +47,11 @@ impl Texts<'_> {
         if runs_pragmas {
             self.judge_pragmas()?;
         }
-        let may_assemble = self.names_assembled || self.makes_strings;
+        // In C++ the text of inline assembly may be a constant that is computed.
+        let has_text = self.is_cpp || self.names_assembled;
+        let may_assemble = has_text || self.makes_strings;
         let assembles = may_assemble && (self.pastes && makes(&ASM_NAMES) || self.has_asm()?);
-        match assembles && (self.names_assembled || self.makes_name_assembled()?) {
+        match assembles && (has_text || self.makes_name_assembled()?) {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
@@ -60,7 +63,7 @@ impl Texts<'_> {
         self.each_reading(|joined, _| {
             self.work.count(STEPS_OF_WORDS * joined.len());
             reads |= has_pragma_word(joined);
-            mentions = mentions.or_else(|| mentions_special(joined));
+            mentions = mentions.or_else(|| mentions_special(joined, self.is_cpp));
             Ok(())
         })?;
         match reads.then_some(Bypass::ReadsFile).or(mentions) {
