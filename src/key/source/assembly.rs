@@ -348,6 +348,11 @@ mod tests {
         assert!(reads_a_file(&text.concat()));
         let other = "#define D C(x, y)\nint as, m; f(\".\");";
         assert!(!reads_a_file(&[paste, other].concat()));
+        let others =
+            "#define STEP(a, m, s) a = rotate(a + m, s)\nint y = C(x, 1); f(\"%d (all).\");";
+        assert!(!reads_a_file(&[paste, others].concat()));
+        let parameter = "#define D(a, s) a##sm s\nD(a, x)(\".\" \"incbin 'b'\");";
+        assert!(reads_a_file(&[paste, parameter].concat()));
     }
 
     #[test]

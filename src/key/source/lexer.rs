@@ -19,9 +19,9 @@ pub(super) const STRICT_SPLICES: u8 = 1 << 1;
 /// A carriage return without a line feed is a blank (in clang it ends the line).
 pub(super) const RETURN_IS_BLANK: u8 = 1 << 2;
 /// A quote that is not closed on its line is a character by itself (in clang it takes the rest of the line).
-const LONE_QUOTES: u8 = 1 << 3;
+pub(super) const LONE_QUOTES: u8 = 1 << 3;
 /// An apostrophe within a number is part of it (digit separators of C++14 and C23).
-const JOINED_APOSTROPHES: u8 = 1 << 4;
+pub(super) const JOINED_APOSTROPHES: u8 = 1 << 4;
 /// The text of `#error` and `#warning` is tokens, with comments (clang does not look into it, except when skipping).
 const LEXED_MESSAGES: u8 = 1 << 5;
 /// A line splice within `*/` leaves the comment open (old clang with more than one splice).

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::lexer::is_word;
+use super::lexer::{JOINED_APOSTROPHES, LONE_QUOTES, is_word};
 use crate::fallible::{copy, push};
 use crate::key::macros::{could_be_predefined, could_begin_predefined};
 use crate::key::work::Work;
@@ -38,7 +38,7 @@ impl<'a> Definition<'a> {
         let (name, rest) = text.split_at(word_length(text));
         let (parameters, is_clear) = match rest {
             [b'(', rest @ ..] => match rest.iter().position(|byte| *byte == b')') {
-                Some(end) => (&rest[..end], !rest[..end].contains(&b'/')),
+                Some(end) => (&rest[..end], rest[..end].iter().all(may_be_in_parameters)),
                 None => (rest, false),
             },
             // A name with other characters in it has an end that is not known here. A quote before the name defines nothing.
@@ -55,6 +55,16 @@ impl<'a> Definition<'a> {
             parameters,
             word: is_word.then_some(body),
             is_clear,
+        }
+    }
+
+    /// The words that stand for arguments wherever they are in the definition, so that none of them is an operand of `##` itself.
+    /// `text`: that of the definition.
+    pub(super) fn replaced(&self, text: &[u8]) -> HashSet<&'a [u8]> {
+        // Behind a line end is other text, in the options of some drivers.
+        match self.is_clear && !text.contains(&b'\n') {
+            true => self.parameters(),
+            false => HashSet::new(),
         }
     }
 
@@ -183,11 +193,14 @@ pub(super) struct CallWords<'n> {
     in_directive: bool,
     /// A directive in a call can hold a parenthesis that is not the call's.
     gets_all: bool,
+    /// Definitions end where [`Lexer::rest_of_directive`] ends them.
+    knows_definitions: bool,
+    in_definition: bool,
 }
 
 impl<'n> CallWords<'n> {
     /// The text may stand behind the name of a macro, in a file that includes it.
-    pub(super) fn new(names: &'n MacroNames, gets_all: bool) -> Self {
+    pub(super) fn new(names: &'n MacroNames, gets_all: bool, reading: u8) -> Self {
         CallWords {
             names,
             open: 0,
@@ -195,6 +208,8 @@ impl<'n> CallWords<'n> {
             is_line_start: true,
             in_directive: false,
             gets_all,
+            knows_definitions: reading & (LONE_QUOTES | JOINED_APOSTROPHES) == 0,
+            in_definition: false,
         }
     }
 
@@ -203,7 +218,7 @@ impl<'n> CallWords<'n> {
         self.open > 0
     }
 
-    /// Gives `each` the words and periods in the next span of code.
+    /// Gives `each` the words and periods in the next span of code. Those of definitions come by themselves, unless all words count.
     pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(Range<usize>)) {
         let mut at = 0;
         while at < code.len() {
@@ -215,13 +230,17 @@ impl<'n> CallWords<'n> {
                     // Behind a directive stands what stands behind the token before it.
                     self.may_call |= self.in_directive;
                     (self.is_line_start, self.in_directive) = (true, false);
+                    self.in_definition = false;
                     continue;
                 }
+                _ if self.in_definition => continue,
                 b' ' | b'\t' | 0x0B | 0x0C | 0 | 0x80.. => continue,
                 b'#' | b'%' if self.is_line_start => {
                     self.in_directive = true;
                     self.gets_all |= self.open > 0;
                     self.may_call = false;
+                    self.in_definition =
+                        self.knows_definitions && !self.gets_all && begins_definition(rest);
                 }
                 b'(' => {
                     self.open += usize::from(self.open > 0 || self.may_call);
@@ -248,6 +267,18 @@ impl<'n> CallWords<'n> {
             self.is_line_start = false;
         }
     }
+}
+
+/// Whether a parameter list may have the byte. With others, as in `a$b`, the names are not known here.
+fn may_be_in_parameters(byte: &u8) -> bool {
+    is_word(*byte) || matches!(byte, b',' | b'.' | b' ' | b'\t')
+}
+
+/// Whether code at the beginning of a line is that of a definition.
+fn begins_definition(code: &[u8]) -> bool {
+    let rest = code.strip_prefix(b"#").or(code.strip_prefix(b"%:"));
+    let rest = rest.map(<[u8]>::trim_ascii_start);
+    rest.is_some_and(|rest| &rest[..word_length(rest)] == b"define")
 }
 
 fn word_length(text: &[u8]) -> usize {
@@ -287,6 +318,12 @@ mod tests {
             "_id(C)(__FI, LE__)",
             "#define G(x) C(x, LE__)\n#define __builtin_astype(a, b) G a\nas_int(__FI)",
             "#define _cl_exp(x) C(x, LE__)\nexp(__FI)",
+            "#define D(__FI, LE__)\n#define E __FI\nC(x, LE__)",
+            "#define D(__FI$, LE__) C(__FI, LE__)",
+            "#define D(a,/*)*/__FI)\n__FI C(__FI, LE__)",
+            "'#define D ' /*\n*/ C(__FI, LE__) /*'*/",
+            "#define D ' /*\n*/ C(__FI, LE__)",
+            "#define D 1'0 /* '\n*/ C(__FI, LE__)",
             "#define work_group_size_hint(a, b, c) C(a, LE__)\nkernel_exec(__FI, int) void f() {}",
         ] {
             let text = format!("#define C(a, b) a##b\n{text}");
@@ -294,6 +331,10 @@ mod tests {
         }
         assert!(names_the_file(&["P(a,b)=a##b"], "P(__FI, LE__)"));
         assert!(names_the_file(&["P(a,b)=a##b", "X=__FI", "Y=LE__"], ""));
+        assert!(names_the_file(
+            &["P(__FI)=0\n#define X(LE__) __FI##LE__"],
+            "X(__)"
+        ));
     }
 
     #[test]
@@ -315,6 +356,7 @@ mod tests {
             "int __FI, LE__; f(__FI, LE__);",
             "C(x, y); f(__FI, LE__); int z = (x) + g((LE__));",
             "C((x), y) __FI LE__",
+            "#define D(__FI, LE__) __FI + f(LE__) + as_int(__FI)\nD(C(1, 2), x)",
             "#define D 1\n#ifdef __FI\n#endif\nint LE__;",
         ] {
             let text = format!("#define C(a, b) a##b\n{text}");

@@ -87,9 +87,15 @@ impl Default for Pieces {
 impl Pieces {
     /// Adds those of a span of code.
     pub(super) fn add(&mut self, code: &[u8]) {
+        self.add_unless(code, |_| false);
+    }
+
+    /// Adds those of a span of code, but for some words.
+    pub(super) fn add_unless(&mut self, code: &[u8], is_left_out: impl Fn(&[u8]) -> bool) {
         let mut add = |text: &[u8]| {
             if let Some(word) = part_at(text)
                 && !self.0.contains(word)
+                && !is_left_out(word)
             {
                 self.0.insert(word.to_vec());
             }

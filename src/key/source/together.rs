@@ -83,7 +83,10 @@ impl Texts<'_> {
         let gets_all = !macros.are_clear() || !self.are_definitions_balanced()?;
         let mut pieces = Pieces::default();
         self.each_definition(|definition, reading| {
-            self.each_code(definition, reading, |code| pieces.add(code))
+            let replaced = Definition::new(definition).replaced(definition);
+            self.each_code(definition, reading, |code| {
+                pieces.add_unless(code, |word| replaced.contains(word));
+            })
         })?;
         let runs_on = self.each_call(&macros, gets_all, |code, word| pieces.add(&code[word]))?;
         // A call that begins in a header may end in the text that includes it.
@@ -99,7 +102,7 @@ impl Texts<'_> {
     ) -> Result<bool, Bypass> {
         let mut runs_on = false;
         self.each_reading(|joined, reading| {
-            let mut calls = CallWords::new(macros, gets_all);
+            let mut calls = CallWords::new(macros, gets_all, reading);
             self.work.count(STEPS_OF_WORDS * joined.len());
             self.each_code(joined, reading, |code| {
                 calls.find(code, |word| each(code, word));
