@@ -23,7 +23,7 @@ pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
     let begins = |byte: u8, next: u8| (byte == b'.') | begins_escape(byte, next);
     holds_anywhere(literal, begins, |rest| {
         if rest[0] == b'\\' {
-            return !is_character && is_escape(rest);
+            return !is_character && is_escape(rest) && !is_plain_escape(rest);
         }
         let at = literal.len() - rest.len();
         !is_within_name(&literal[..at]) && {
@@ -38,10 +38,31 @@ pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
     })
 }
 
-/// Whether a period behind this is within a name. A letter behind a backslash may be a line end, and a digit may be the end of an
-/// operand.
+/// Whether an escape that begins here means a byte that is neither a period nor a backslash.
+fn is_plain_escape(text: &[u8]) -> bool {
+    let (base, digits) = match text {
+        [b'\\', b'x', digits @ ..] => (16, digits),
+        [b'\\', digits @ ..] => (8, &digits[..digits.len().min(3)]),
+        _ => return false,
+    };
+    let digit = |byte: &u8| char::from(*byte).to_digit(base);
+    let mut digits = digits.iter().map_while(digit).peekable();
+    // Some compilers cut a value that is too large.
+    digits.peek().is_some() && {
+        let value = digits.fold(0, |value: u32, digit| (value * base + digit) & 0xFF);
+        !b".\\".contains(&(value as u8))
+    }
+}
+
+/// Whether a period behind this is within a name. A letter behind a backslash may be a line end, and so may a hexadecimal digit. A digit
+/// may be the end of an operand.
 fn is_within_name(before: &[u8]) -> bool {
+    let digits = before
+        .iter()
+        .rev()
+        .take_while(|byte| byte.is_ascii_hexdigit());
     match before {
+        _ if before[..before.len() - digits.count()].ends_with(b"\\x") => false,
         [.., b'\\', last] => *last == b'.',
         [.., last] => last.is_ascii_alphabetic() || matches!(last, b'_' | b'.'),
         [] => false,
@@ -237,6 +258,17 @@ mod tests {
             r#"asm(".in\cbin \"/blob\"");"#,
             r#"asm("\o{56}incbin \"/blob\"");"#,
             r#"asm("\x{2e}incbin \"/blob\"");"#,
+            r#"asm("\56incbin \"/blob\"");"#,
+            r#"asm("\x00002Eincbin \"/blob\"");"#,
+            r#"asm("\x12Eincbin \"/blob\"");"#,
+            r#"asm("\456incbin \"/blob\"");"#,
+            r#"asm("\12.incbin \"/blob\"");"#,
+            r#"asm("\xa.incbin \"/blob\"");"#,
+            r#"asm("\12.in" "cbin \"/blob\"");"#,
+            r#"asm(".in\143bin \"/blob\"");"#,
+            r#"asm(".in\x63\x62in \"/blob\"");"#,
+            r#"asm("\134");"#,
+            r#"asm("\u002eincbin \"/blob\"");"#,
             r#"asm("nop\n." "in" "cb" "in \"/blob\"");"#,
             r#"extern int f2 asm("."); asm("%c1in" "cb" "in 'b'" :: "i"(&f2));"#,
             "#define A(x, y) asm(x y \"'b'\")\nA(\".\", \"in\" \"cb\" \"in\");",
@@ -363,6 +395,7 @@ mod tests {
             r#"printf("%d.%03d", a, b); f(a ## b); // plasma"#,
             r#"printf("%s."); int disasm; // asm"#,
             r#"asm("nop"); printf("v%u.%u %f.\n", a, b, c);"#,
+            r#"asm("nop"); p = "\05\05\04"; printf("\033[1m%d\x1b[0m \xe2\x82\xac", a);"#,
             "#define S(x) #x\nasm(S(nop)); t x = {.a = 1,.b = 2, .s0 = 3 };",
             r#"asm("mad.lo.cc.u32 %0, %1;" : "=r"(a) : "r"(b));"#,
             r#"asm("{.reg .pred p; setp.ne.b32 p, %0, 0; @p bra.uni d;}" :: "r"(x));"#,
