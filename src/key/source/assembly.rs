@@ -128,9 +128,10 @@ pub(super) fn has_asm(code: &[u8]) -> bool {
     is_it(code) || holds_anywhere(code, begins, |rest| is_it(&rest[1..]))
 }
 
-/// Where a word is beside a period, and so which operand of `##` it may be.
+/// Which operand of `##` a word beside a period may be.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
+    No,
     /// Behind the period: the first one.
     First,
     /// Before the period: the last one.
@@ -164,12 +165,16 @@ pub(super) fn period_could_name_a_file(
     at: usize,
     may_be_macro: impl Fn(&[u8], Operand) -> bool,
 ) -> bool {
-    let stays = |word: &[u8]| !may_be_macro(word, Operand::Last);
+    let is_alone = |word: &[u8]| !may_be_macro(word, Operand::No);
+    let stays = |word: &[u8], before: &[u8]| match may_be_last_operand(before, is_alone) {
+        true => !may_be_macro(word, Operand::Last),
+        false => is_alone(word),
+    };
     let before = &code[..at];
     let word = word_before(before);
     let begins_no_statement = match word.is_empty() {
         true => before.ends_with(b".") || is_subscript(before, stays),
-        false => stays(word),
+        false => stays(word, &before[..at - word.len()]),
     };
     if begins_no_statement {
         return false;
@@ -181,19 +186,42 @@ pub(super) fn period_could_name_a_file(
         None => behind.first() != Some(&b'.'),
         Some(first) if first.is_ascii_digit() => false,
         Some(_) => {
-            // A comment, which is no code, may stand between the operand and its end.
-            let behind = behind.trim_ascii_start();
-            let ends = [&b","[..], b")", b"##", b"%:%:"];
-            let may_be_operand =
-                behind.is_empty() || ends.iter().any(|end| behind.starts_with(end));
-            begins_a_directive(name) || may_be_operand && may_be_macro(name, Operand::First)
+            let operand = match may_be_first_operand(behind) {
+                true => Operand::First,
+                false => Operand::No,
+            };
+            begins_a_directive(name) || may_be_macro(name, operand)
         }
     }
 }
 
+/// Whether a word with this code behind it may be the first operand of `##`: the end of a macro's argument, or of the definition.
+fn may_be_first_operand(behind: &[u8]) -> bool {
+    // A comment, which is no code, may stand between.
+    let behind = behind.trim_ascii_start();
+    let ends = [&b","[..], b")", b"##", b"%:%:"];
+    behind.is_empty() || ends.iter().any(|end| behind.starts_with(end))
+}
+
+/// Whether a word with this code before it may be the last operand of `##`: the beginning of a macro's argument, or of what a macro is,
+/// before which others may be nothing. `stays`: whether a word is no macro.
+fn may_be_last_operand(before: &[u8], stays: impl Fn(&[u8]) -> bool) -> bool {
+    let blanks = before.len() - before.trim_ascii_end().len();
+    let (before, blanks) = before.split_at(before.len() - blanks);
+    match before {
+        // The line before may be a directive, and not what is before the word.
+        _ if blanks.contains(&b'\n') => true,
+        [.., b'(' | b',' | b')' | b'#' | b':'] | [] => true,
+        // The option `-DNAME=`.
+        [name @ .., b'='] => !name.iter().any(u8::is_ascii_whitespace),
+        [.., last] if !is_word(*last) => false,
+        before => !stays(word_before(before)),
+    }
+}
+
 /// Whether a bracket ends here that stays in the assembly, unlike that of an operand's name (`%[name]`, `%c[name]`). `stays`: whether a
-/// word does.
-fn is_subscript(code: &[u8], stays: impl Fn(&[u8]) -> bool) -> bool {
+/// word does, with the code before it.
+fn is_subscript(code: &[u8], stays: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     let Some(code) = code.strip_suffix(b"]") else {
         return false;
     };
@@ -202,12 +230,12 @@ fn is_subscript(code: &[u8], stays: impl Fn(&[u8]) -> bool) -> bool {
     let Some(first) = index.first() else {
         return before.ends_with(b"]") || before.ends_with(b" ");
     };
-    stays(index)
+    stays(index, before)
         && match before.strip_suffix(b"[") {
             _ if first.is_ascii_digit() => true,
             Some(before) => {
                 let array = word_before(before);
-                array.len() > 1 && stays(array)
+                array.len() > 1 && stays(array, &before[..before.len() - array.len()])
             }
             None => !before.is_empty(),
         }
@@ -321,6 +349,8 @@ mod tests {
             "#define EE\n#define X(q) asm(S(q[E ## E[v].in) S(cb) S(in));",
             "#define QQ incbin\n#define X asm(S(.Q ##Q));",
             "#define Q i\nasm(S(.Q) S(ncbin));",
+            "#define Q i\nasm(S(.Q /**/ nop) S(ncbin));",
+            "#define Q incbin\nasm(S(.Q 'b'));",
             "#define E\n#define Q E\nasm(S(Q.in) S(cb) S(in));",
             "#define Q x\n#define Q\nasm(S(Q.in) S(cb) S(in));",
             "asm(S(__USER_LABEL_PREFIX__.in) S(cb) S(in));",
@@ -356,7 +386,11 @@ mod tests {
             "#define xE\nasm(\"nop\"); f(E.in); int y = C(x, y);",
             "#define xE\nasm(\"nop\"); C(f(v.in), w.i);",
             "#define QQ incbin\nasm(\"nop\"); C(v.x, v.q);",
-            "#define xarr\n#define F(W, v) W##y(arr[n].k)\nasm(\"nop\");",
+            "#define or 1\n#define _M 1\n__asm__ __volatile__ (\"nop\" : \"=v\"(r.se) : \"v\"(a.i));",
+            "#define _KERN_ATTR\n#define EQ(a) (a).se + (a).sf\nasm(\"nop\"); EQ(h.se)",
+            "#define x0\n#define F(e) r = vn[0].s##e;\nasm(\"nop\"); F(1)",
+            "#define xarr\n#define xn\n#define F(W) W##y(1+ arr[n+n].in);\nasm(\"nop\");",
+            "#define F(W, v) W##y(arr[n].k)\nasm(\"nop\");",
         ] {
             assert!(!reads_a_file(&[macros, text].concat()), "{text}");
         }

@@ -12,6 +12,15 @@ use crate::outcome::Bypass;
 /// Steps for each name that is put in order.
 const STEPS_OF_NAME: usize = 64;
 
+/// Reserved names that no driver makes macros: what begins inline assembly.
+const KEYWORDS: [&[u8]; 5] = [
+    b"__asm__",
+    b"__asm",
+    b"_asm",
+    b"__volatile__",
+    b"__volatile",
+];
+
 /// The macros of all texts.
 #[derive(Default)]
 pub(super) struct MacroNames {
@@ -19,6 +28,8 @@ pub(super) struct MacroNames {
     names: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// There are definitions that are not understood.
     is_unclear: bool,
+    /// There are definitions that do not close each parenthesis that they open, and so may begin or end a call.
+    is_unbalanced: bool,
 }
 
 /// The parts of a definition.
@@ -76,8 +87,9 @@ impl<'a> Definition<'a> {
 }
 
 impl MacroNames {
-    pub(super) fn add(&mut self, definition: &Definition) -> Result<(), Bypass> {
+    pub(super) fn add(&mut self, definition: &Definition, is_balanced: bool) -> Result<(), Bypass> {
         self.is_unclear |= !definition.is_clear;
+        self.is_unbalanced |= !is_balanced;
         if let Some(word) = self.names.get_mut(definition.name) {
             if word.as_deref() != definition.word {
                 *word = None;
@@ -90,18 +102,18 @@ impl MacroNames {
         Ok(())
     }
 
-    /// Whether all definitions are understood.
+    /// Whether all definitions are understood, and each call ends where its parenthesis is closed.
     pub(super) fn are_clear(&self) -> bool {
-        !self.is_unclear
+        !self.is_unclear && !self.is_unbalanced
     }
 
     /// Whether the word may be a macro of the texts or of the driver, of which some are nothing (`__USER_LABEL_PREFIX__`). The driver's
     /// may use those of the texts: `as_int` calls `__builtin_astype`.
     pub(super) fn may_contain(&self, word: &[u8]) -> bool {
+        let is_of_driver = || word.starts_with(b"_") || could_be_predefined(word);
         self.is_unclear
-            || word.starts_with(b"_")
             || self.names.contains_key(word)
-            || could_be_predefined(word)
+            || is_of_driver() && !KEYWORDS.contains(&word)
     }
 
     /// Whether the word may become anything but one other word, or one that is refused.
@@ -132,7 +144,7 @@ impl<'n> PastedNames<'n> {
         let mut pasted = PastedNames {
             names: Vec::new(),
             reversed: Vec::new(),
-            defines_reserved: macros.names.keys().any(|name| name.starts_with(b"_")),
+            defines_reserved: macros.names.keys().any(|name| is_reserved(name)),
         };
         for name in macros.names.keys() {
             work.spend(STEPS_OF_NAME + 2 * name.len())?;
@@ -181,8 +193,8 @@ impl<'n> PastedNames<'n> {
     }
 }
 
-/// Finds the words and periods in a text that a call of a macro may get. No other words outside of definitions can be operands of `##` or
-/// `#`.
+/// Finds the words and periods in a text, and which of them a call of a macro may get. No others outside of definitions can be operands
+/// of `##` or `#`.
 pub(super) struct CallWords<'n> {
     names: &'n MacroNames,
     /// The open parentheses, from that of the call on.
@@ -218,8 +230,9 @@ impl<'n> CallWords<'n> {
         self.open > 0
     }
 
-    /// Gives `each` the words and periods in the next span of code. Those of definitions come by themselves, unless all words count.
-    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(Range<usize>)) {
+    /// Gives `each` the words, periods and backslashes in the next span of code, and whether a call may get them. Those of definitions
+    /// come by themselves, unless all may be in calls.
+    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(Range<usize>, bool)) {
         let mut at = 0;
         while at < code.len() {
             let rest = &code[at..];
@@ -252,20 +265,29 @@ impl<'n> CallWords<'n> {
                     self.open = self.open.saturating_sub(1);
                 }
                 first if is_word(first) => {
-                    if self.open > 0 || self.gets_all {
-                        each(at - length..at);
-                    }
+                    each(at - length..at, self.open > 0 || self.gets_all);
                     self.may_call = self.names.may_contain(&rest[..length]);
                 }
                 first => {
-                    if first == b'.' && (self.open > 0 || self.gets_all) {
-                        each(at - 1..at);
+                    if matches!(first, b'.' | b'\\') {
+                        each(at - 1..at, self.open > 0 || self.gets_all);
                     }
                     self.may_call = false;
                 }
             }
             self.is_line_start = false;
         }
+    }
+}
+
+/// Whether a driver's macro may use a macro of this name. Those of clang 15 and PoCL 3.1 that are no functions use none with one underscore
+/// and a capital (measured), as guards of headers have them, but for those of the compiler's own types.
+fn is_reserved(name: &[u8]) -> bool {
+    match name {
+        [b'_', next, ..] if next.is_ascii_uppercase() => {
+            name == b"_Bool" || name.starts_with(b"_Float") || name.starts_with(b"_CL")
+        }
+        _ => name.starts_with(b"_"),
     }
 }
 

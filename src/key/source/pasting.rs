@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::lexer::is_word;
 use super::scan::holds_anywhere;
-use super::{ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL};
+use super::{ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, special_names};
 
 /// How many forbidden names there are.
 const NAMES: usize = SPECIAL.len() + PRAGMA_OPERATORS.len() + PRAGMA_WORDS.len() + ASM_NAMES.len();
@@ -109,9 +109,11 @@ impl Pieces {
         });
     }
 
-    /// Whether any forbidden name is a sequence of pieces.
-    pub(super) fn make_any(&self) -> bool {
-        (0..NAMES).any(|index| self.make(name(index)))
+    /// Whether any forbidden name of the language is a sequence of pieces.
+    pub(super) fn make_any(&self, is_cpp: bool) -> bool {
+        let special = special_names(is_cpp).len();
+        let mut names = (0..special).chain(SPECIAL.len()..NAMES);
+        names.any(|index| self.make(name(index)))
     }
 
     /// Whether `name` is a sequence of pieces, each used any number of times.

@@ -1,5 +1,6 @@
 //! What texts could do together that none of them does alone.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use super::assembly::{
@@ -27,8 +28,9 @@ impl Texts<'_> {
         }
         // `#x` joins tokens that no white space parts: the string of a pragma may hold names that nothing pastes.
         let joins_tokens = self.pastes || self.runs_pragmas && self.makes_strings;
+        let macros = OnceCell::new();
         let pieces = match joins_tokens {
-            true => self.joined_pieces()?,
+            true => self.joined_pieces(&macros)?,
             false => None,
         };
         let makes = |names: &[&[u8]]| {
@@ -51,7 +53,7 @@ impl Texts<'_> {
         let has_text = self.is_cpp || self.names_assembled;
         let may_assemble = has_text || self.makes_strings;
         let assembles = may_assemble && (self.pastes && makes(&ASM_NAMES) || self.has_asm()?);
-        match assembles && (has_text || self.makes_name_assembled()?) {
+        match assembles && (has_text || self.makes_name_assembled(&macros)?) {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
@@ -73,14 +75,13 @@ impl Texts<'_> {
     }
 
     /// The pieces of forbidden names that `##` or `#x` could join, if all words of the texts together make such a name.
-    fn joined_pieces(&self) -> Result<Option<Pieces>, Bypass> {
+    fn joined_pieces(&self, macros: &OnceCell<MacroNames>) -> Result<Option<Pieces>, Bypass> {
         let mut all = Pieces::default();
         self.each_reading(|joined, reading| self.each_code(joined, reading, |code| all.add(code)))?;
-        if !all.make_any() {
+        if !all.make_any(self.is_cpp) {
             return Ok(None);
         }
-        let macros = self.macro_names()?;
-        let gets_all = !macros.are_clear() || !self.are_definitions_balanced()?;
+        let macros = self.macro_names(macros)?;
         let mut pieces = Pieces::default();
         self.each_definition(|definition, reading| {
             let replaced = Definition::new(definition).replaced(definition);
@@ -88,24 +89,28 @@ impl Texts<'_> {
                 pieces.add_unless(code, |word| replaced.contains(word));
             })
         })?;
-        let runs_on = self.each_call(&macros, gets_all, |code, word| pieces.add(&code[word]))?;
+        let runs_on = self.each_word(macros, macros.are_clear(), |code, word, is_in_call| {
+            if is_in_call {
+                pieces.add(&code[word]);
+            }
+        })?;
         // A call that begins in a header may end in the text that includes it.
         Ok(Some(if runs_on { all } else { pieces }))
     }
 
-    /// Gives `each` the words and periods of the texts that calls of macros may get. Returns whether a call has no end in its text.
-    fn each_call(
+    /// Gives `each` the words and periods in the code of the texts, and whether calls of macros may get them. `knows_calls`: otherwise they
+    /// may get all. Returns whether a call has no end in its text.
+    fn each_word(
         &self,
         macros: &MacroNames,
-        gets_all: bool,
-        mut each: impl FnMut(&[u8], Range<usize>),
+        knows_calls: bool,
+        mut each: impl FnMut(&[u8], Range<usize>, bool),
     ) -> Result<bool, Bypass> {
         let mut runs_on = false;
         self.each_reading(|joined, reading| {
-            let mut calls = CallWords::new(macros, gets_all, reading);
-            self.work.count(STEPS_OF_WORDS * joined.len());
+            let mut calls = CallWords::new(macros, !knows_calls, reading);
             self.each_code(joined, reading, |code| {
-                calls.find(code, |word| each(code, word));
+                calls.find(code, |word, is_in_call| each(code, word, is_in_call));
             })?;
             runs_on |= calls.are_open();
             Ok(())
@@ -126,10 +131,10 @@ impl Texts<'_> {
     }
 
     /// Whether a literal that is made of code could name a file in inline assembly.
-    fn makes_name_assembled(&self) -> Result<bool, Bypass> {
-        let macros = self.macro_names()?;
+    fn makes_name_assembled(&self, macros: &OnceCell<MacroNames>) -> Result<bool, Bypass> {
+        let macros = self.macro_names(macros)?;
         let pasted = match self.pastes {
-            true => Some(PastedNames::new(&macros, &self.work, begins_a_directive)?),
+            true => Some(PastedNames::new(macros, &self.work, begins_a_directive)?),
             false => None,
         };
         let alone = |word: &[u8], _| macros.may_replace(word, begins_a_directive);
@@ -140,16 +145,12 @@ impl Texts<'_> {
             self.work.count(STEPS_OF_WORDS * word.len());
             alone(word, operand)
                 || match operand {
+                    Operand::No => false,
                     Operand::First => pasted.any_begins_with(word),
                     Operand::Last => pasted.any_ends_with(word),
                 }
         };
         let mut makes = false;
-        self.each_reading(|joined, reading| {
-            self.each_code(joined, reading, |code| {
-                makes |= code_could_name_a_file(code, alone);
-            })
-        })?;
         self.each_definition(|definition, reading| {
             let parameters = Definition::new(definition).parameters();
             self.each_code(definition, reading, |code| {
@@ -158,23 +159,39 @@ impl Texts<'_> {
                 });
             })
         })?;
-        if pasted.is_some() && !makes {
-            let mut judge = |code: &[u8], word: Range<usize>| {
-                makes |= code[word.start] == b'.'
-                    && period_could_name_a_file(code, word.start, may_become_any);
-            };
-            let gets_all = !macros.are_clear() || !self.are_definitions_balanced()?;
-            if self.each_call(&macros, gets_all, &mut judge)? {
-                self.each_call(&macros, true, judge)?;
-            }
+        if pasted.is_none() {
+            self.each_reading(|joined, reading| {
+                self.each_code(joined, reading, |code| {
+                    makes |= code_could_name_a_file(code, alone);
+                })
+            })?;
+            return Ok(makes);
+        }
+        let mut judge = |code: &[u8], word: Range<usize>, is_in_call| {
+            makes = makes
+                || match (code[word.start], is_in_call) {
+                    (b'.', true) => period_could_name_a_file(code, word.start, may_become_any),
+                    (b'.', false) => period_could_name_a_file(code, word.start, alone),
+                    (byte, _) => byte == b'\\',
+                };
+        };
+        if self.each_word(macros, macros.are_clear(), &mut judge)? {
+            self.each_word(macros, false, judge)?;
         }
         Ok(makes)
     }
 
-    fn macro_names(&self) -> Result<MacroNames, Bypass> {
+    /// The macros of all texts, which are looked for once.
+    fn macro_names<'n>(&self, known: &'n OnceCell<MacroNames>) -> Result<&'n MacroNames, Bypass> {
+        if let Some(names) = known.get() {
+            return Ok(names);
+        }
         let mut names = MacroNames::default();
-        self.each_definition(|definition, _| names.add(&Definition::new(definition)))?;
-        Ok(names)
+        self.each_definition(|definition, reading| {
+            let is_balanced = is_balanced(definition, reading, &self.work)?;
+            names.add(&Definition::new(definition), is_balanced)
+        })?;
+        Ok(known.get_or_init(|| names))
     }
 
     /// Whether each definition closes the parentheses that it opens.
