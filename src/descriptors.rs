@@ -4,7 +4,7 @@
 
 use rustix::process::{Resource, getrlimit};
 
-/// Fewer are left to the driver. Measured: about seven of ours stay open, and PoCL 3.1 compiles with no more than two.
+/// Fewer are left to the driver. Measured: about eight of ours stay open, and PoCL 3.1 compiles with no more than two.
 const LEAST: usize = 32;
 /// At most so many numbers are looked at, from the limit down. The kernel gives the lowest free number, so the highest ones are free in
 /// nearly all processes.
