@@ -22,7 +22,7 @@ use crate::fallible::{copy, push, with_capacity};
 use crate::outcome::Bypass;
 use expansion::Expansion;
 use lex::{Lexemes, TokenKind};
-pub use predefined::{could_be_predefined, could_begin_predefined};
+pub use predefined::could_be_predefined;
 use written::WrittenDefinitions;
 
 /// Steps of the expansion of one operand.

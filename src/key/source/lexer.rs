@@ -99,12 +99,30 @@ impl<'a> Lexer<'a> {
         work: &'a Work,
         each: &'a mut dyn FnMut(&'a [u8]),
     ) -> Result<(), Bypass> {
+        Lexer::spans_of(text, reading, work, each, |_| {})
+    }
+
+    /// The same, and gives `literal` the insides of literals.
+    ///
+    /// # Errors
+    /// [`Token::TooMuchOpen`].
+    pub(super) fn spans_of(
+        text: &'a [u8],
+        reading: u8,
+        work: &'a Work,
+        code: &'a mut dyn FnMut(&'a [u8]),
+        literal: impl Fn(&'a [u8]),
+    ) -> Result<(), Bypass> {
         let mut lexer = Lexer::new(text, reading, work);
-        lexer.code = Some(each);
-        match lexer.any(|token| token == Token::TooMuchOpen) {
-            true => Err(Bypass::CostlyText),
-            false => Ok(()),
+        lexer.code = Some(code);
+        for token in lexer {
+            match token {
+                Token::Literal(inside, _) => literal(inside),
+                Token::TooMuchOpen => return Err(Bypass::CostlyText),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     fn byte(&self, at: usize) -> u8 {

@@ -1,16 +1,11 @@
 //! The names of the macros that texts define, and the words that calls of these macros get.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::collections::HashSet;
 
 use super::lexer::{JOINED_APOSTROPHES, LONE_QUOTES, is_word};
-use crate::fallible::{copy, push};
-use crate::key::macros::{could_be_predefined, could_begin_predefined};
-use crate::key::work::Work;
+use crate::fallible::copy;
+use crate::key::macros::could_be_predefined;
 use crate::outcome::Bypass;
-
-/// Steps for each name that is put in order.
-const STEPS_OF_NAME: usize = 64;
 
 /// Reserved names that no driver makes macros: what begins inline assembly.
 const KEYWORDS: [&[u8]; 5] = [
@@ -24,8 +19,7 @@ const KEYWORDS: [&[u8]; 5] = [
 /// The macros of all texts.
 #[derive(Default)]
 pub(super) struct MacroNames {
-    /// What each is replaced by, if that is always the same word.
-    names: HashMap<Vec<u8>, Option<Vec<u8>>>,
+    names: HashSet<Vec<u8>>,
     /// There are definitions that are not understood.
     is_unclear: bool,
     /// There are definitions that do not close each parenthesis that they open, and so may begin or end a call.
@@ -37,8 +31,6 @@ pub(super) struct Definition<'a> {
     name: &'a [u8],
     /// The text between the parentheses behind the name.
     parameters: &'a [u8],
-    /// The only word of its body, if it has no parameters.
-    word: Option<&'a [u8]>,
     is_clear: bool,
 }
 
@@ -59,12 +51,9 @@ impl<'a> Definition<'a> {
             }
             [] => (&[][..], true),
         };
-        let body = rest.strip_prefix(b"=").unwrap_or(rest).trim_ascii();
-        let is_word = !body.is_empty() && body.len() == word_length(body);
         Definition {
             name,
             parameters,
-            word: is_word.then_some(body),
             is_clear,
         }
     }
@@ -73,14 +62,9 @@ impl<'a> Definition<'a> {
     /// `text`: that of the definition.
     pub(super) fn replaced(&self, text: &[u8]) -> HashSet<&'a [u8]> {
         // Behind a line end is other text, in the options of some drivers.
-        match self.is_clear && !text.contains(&b'\n') {
-            true => self.parameters(),
-            false => HashSet::new(),
+        if !self.is_clear || text.contains(&b'\n') {
+            return HashSet::new();
         }
-    }
-
-    /// The names of its parameters.
-    pub(super) fn parameters(&self) -> HashSet<&'a [u8]> {
         let words = self.parameters.split(|byte| !is_word(*byte));
         words.filter(|word| !word.is_empty()).collect()
     }
@@ -90,15 +74,10 @@ impl MacroNames {
     pub(super) fn add(&mut self, definition: &Definition, is_balanced: bool) -> Result<(), Bypass> {
         self.is_unclear |= !definition.is_clear;
         self.is_unbalanced |= !is_balanced;
-        if let Some(word) = self.names.get_mut(definition.name) {
-            if word.as_deref() != definition.word {
-                *word = None;
-            }
-            return Ok(());
+        if !self.names.contains(definition.name) {
+            self.names.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+            self.names.insert(copy(definition.name)?);
         }
-        self.names.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
-        let word = definition.word.map(copy).transpose()?;
-        self.names.insert(copy(definition.name)?, word);
         Ok(())
     }
 
@@ -107,93 +86,15 @@ impl MacroNames {
         !self.is_unclear && !self.is_unbalanced
     }
 
-    /// Whether the word may be a macro of the texts or of the driver, of which some are nothing (`__USER_LABEL_PREFIX__`). The driver's
-    /// may use those of the texts: `as_int` calls `__builtin_astype`.
+    /// Whether the word may be a macro of the texts or of the driver, which may use those of the texts: `as_int` calls
+    /// `__builtin_astype`.
     pub(super) fn may_contain(&self, word: &[u8]) -> bool {
         let is_of_driver = || word.starts_with(b"_") || could_be_predefined(word);
-        self.is_unclear
-            || self.names.contains_key(word)
-            || is_of_driver() && !KEYWORDS.contains(&word)
-    }
-
-    /// Whether the word may become anything but one other word, or one that is refused.
-    pub(super) fn may_replace(&self, word: &[u8], is_refused: impl Fn(&[u8]) -> bool) -> bool {
-        let other = self.names.get(word).and_then(Option::as_deref);
-        self.may_contain(word)
-            && other.is_none_or(|other| is_refused(other) || self.may_contain(other))
+        self.is_unclear || self.names.contains(word) || is_of_driver() && !KEYWORDS.contains(&word)
     }
 }
 
-/// The macros whose names `##` may put together.
-pub(super) struct PastedNames<'n> {
-    /// The names in the order of their bytes.
-    names: Vec<&'n [u8]>,
-    /// The names from their ends on, in the order of their bytes.
-    reversed: Vec<Vec<u8>>,
-    /// Whether the texts define a name of those that are reserved for compilers.
-    defines_reserved: bool,
-}
-
-impl<'n> PastedNames<'n> {
-    /// Those of the texts' macros that may become anything but one word.
-    pub(super) fn new(
-        macros: &'n MacroNames,
-        work: &Work,
-        is_refused: impl Fn(&[u8]) -> bool,
-    ) -> Result<PastedNames<'n>, Bypass> {
-        let mut pasted = PastedNames {
-            names: Vec::new(),
-            reversed: Vec::new(),
-            defines_reserved: macros.names.keys().any(|name| is_reserved(name)),
-        };
-        for name in macros.names.keys() {
-            work.spend(STEPS_OF_NAME + 2 * name.len())?;
-            if macros.may_replace(name, &is_refused) {
-                push(&mut pasted.names, name)?;
-                let mut reversed = copy(name)?;
-                reversed.reverse();
-                push(&mut pasted.reversed, reversed)?;
-            }
-        }
-        pasted.names.sort_unstable();
-        pasted.reversed.sort_unstable();
-        Ok(pasted)
-    }
-
-    /// Whether a macro's name may begin with the word and end with something else.
-    pub(super) fn any_begins_with(&self, word: &[u8]) -> bool {
-        let from = self.names.partition_point(|name| *name < word);
-        let names = self.names[from..].iter().take(2);
-        // Drivers define some that are nothing: those of features and extensions.
-        let is_of_driver = word.iter().any(u8::is_ascii_uppercase)
-            || word.starts_with(b"cl")
-            || word == b"c"
-            || self.defines_reserved && could_begin_predefined(word);
-        is_of_driver
-            || names
-                .filter(|name| name.len() > word.len())
-                .any(|name| name.starts_with(word))
-    }
-
-    /// Whether a macro's name may end with the word and begin with something else. Of the drivers' macros those that end with a small
-    /// letter are functions, numbers, other words with the same end, or made of reserved names (measured on the headers of clang 15
-    /// and PoCL 3.1: `__conv` is `__attribute__((convergent))`).
-    pub(super) fn any_ends_with(&self, word: &[u8]) -> bool {
-        let begins = |name: &Vec<u8>| name.iter().lt(word.iter().rev());
-        let from = self.reversed.partition_point(begins);
-        let names = self.reversed[from..].iter().take(2);
-        let is_of_driver = self.defines_reserved
-            || word
-                .iter()
-                .any(|byte| *byte == b'_' || byte.is_ascii_uppercase());
-        is_of_driver
-            || names
-                .filter(|name| name.len() > word.len())
-                .any(|name| name.iter().zip(word.iter().rev()).all(|(a, b)| a == b))
-    }
-}
-
-/// Finds the words and periods in a text, and which of them a call of a macro may get. No others outside of definitions can be operands
+/// Finds the words in a text, and which of them a call of a macro may get. No others outside of definitions can be operands
 /// of `##` or `#`.
 pub(super) struct CallWords<'n> {
     names: &'n MacroNames,
@@ -230,9 +131,9 @@ impl<'n> CallWords<'n> {
         self.open > 0
     }
 
-    /// Gives `each` the words, periods and backslashes in the next span of code, and whether a call may get them. Those of definitions
-    /// come by themselves, unless all may be in calls.
-    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(Range<usize>, bool)) {
+    /// Gives `each` the words in the next span of code that a call may get. Those of definitions come by themselves, unless all may be in
+    /// calls.
+    pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(&[u8])) {
         let mut at = 0;
         while at < code.len() {
             let rest = &code[at..];
@@ -265,29 +166,15 @@ impl<'n> CallWords<'n> {
                     self.open = self.open.saturating_sub(1);
                 }
                 first if is_word(first) => {
-                    each(at - length..at, self.open > 0 || self.gets_all);
+                    if self.open > 0 || self.gets_all {
+                        each(&rest[..length]);
+                    }
                     self.may_call = self.names.may_contain(&rest[..length]);
                 }
-                first => {
-                    if matches!(first, b'.' | b'\\') {
-                        each(at - 1..at, self.open > 0 || self.gets_all);
-                    }
-                    self.may_call = false;
-                }
+                _ => self.may_call = false,
             }
             self.is_line_start = false;
         }
-    }
-}
-
-/// Whether a driver's macro may use a macro of this name. Those of clang 15 and PoCL 3.1 that are no functions use none with one underscore
-/// and a capital (measured), as guards of headers have them, but for those of the compiler's own types.
-fn is_reserved(name: &[u8]) -> bool {
-    match name {
-        [b'_', next, ..] if next.is_ascii_uppercase() => {
-            name == b"_Bool" || name.starts_with(b"_Float") || name.starts_with(b"_CL")
-        }
-        _ => name.starts_with(b"_"),
     }
 }
 

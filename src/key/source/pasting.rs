@@ -109,14 +109,14 @@ impl Pieces {
         });
     }
 
-    /// Whether any forbidden name of the language is a sequence of pieces.
+    /// Whether any forbidden name of the language can be put together from pieces.
     pub(super) fn make_any(&self, is_cpp: bool) -> bool {
         let special = special_names(is_cpp).len();
         let mut names = (0..special).chain(SPECIAL.len()..NAMES);
         names.any(|index| self.make(name(index)))
     }
 
-    /// Whether `name` is a sequence of pieces, each used any number of times.
+    /// Whether `name` is a sequence of two pieces or more, each used any number of times.
     pub(super) fn make(&self, name: &[u8]) -> bool {
         let mut reached = 1u64;
         for at in 0..name.len() {
@@ -124,7 +124,7 @@ impl Pieces {
                 if reached & 1 << at == 0 {
                     break;
                 }
-                if self.0.contains(&name[at..end]) {
+                if end - at < name.len() && self.0.contains(&name[at..end]) {
                     reached |= 1 << end;
                 }
             }

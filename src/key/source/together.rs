@@ -1,14 +1,11 @@
 //! What texts could do together that none of them does alone.
 
-use std::cell::OnceCell;
-use std::ops::Range;
+use std::cell::{Cell, OnceCell};
 
-use super::assembly::{
-    Operand, begins_a_directive, code_could_name_a_file, has_asm, period_could_name_a_file,
-};
+use super::assembly::{AsmTexts, has_asm};
 use super::directive_code::is_balanced;
 use super::lexer::Lexer;
-use super::macro_names::{CallWords, Definition, MacroNames, PastedNames};
+use super::macro_names::{CallWords, Definition, MacroNames};
 use super::pasting::Pieces;
 use super::scan::contains;
 use super::{
@@ -51,24 +48,31 @@ impl Texts<'_> {
         }
         // In C++ the text of inline assembly may be a constant that is computed.
         let has_text = self.is_cpp || self.names_assembled;
-        let may_assemble = has_text || self.makes_strings;
-        let assembles = may_assemble && (self.pastes && makes(&ASM_NAMES) || self.has_asm()?);
-        match assembles && (has_text || self.makes_name_assembled(&macros)?) {
+        let assembles = match has_text || self.makes_strings {
+            true if self.pastes && makes(&ASM_NAMES) => true,
+            true if has_text => self.has_asm()?,
+            true => self.assembles_strings(&macros)?,
+            false => false,
+        };
+        match assembles {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
     }
 
-    /// The operator's text can come from anywhere, by `#x` or in another text, so no place is left out.
+    /// The operator's text can come from anywhere, by `#x` or in another text, so no place is left out but comments.
     fn judge_pragmas(&self) -> Result<(), Bypass> {
-        let (mut reads, mut mentions) = (false, None);
-        self.each_reading(|joined, _| {
+        let (reads, mentions) = (Cell::new(false), Cell::new(None));
+        let judge = |text: &[u8]| {
+            reads.set(reads.get() || has_pragma_word(text));
+            let earlier = mentions.get();
+            mentions.set(earlier.or_else(|| mentions_special(text, self.is_cpp)));
+        };
+        self.each_reading(|joined, reading| {
             self.work.count(STEPS_OF_WORDS * joined.len());
-            reads |= has_pragma_word(joined);
-            mentions = mentions.or_else(|| mentions_special(joined, self.is_cpp));
-            Ok(())
+            Lexer::spans_of(joined, reading, &self.work, &mut |code| judge(code), judge)
         })?;
-        match reads.then_some(Bypass::ReadsFile).or(mentions) {
+        match reads.get().then_some(Bypass::ReadsFile).or(mentions.get()) {
             Some(reason) => Err(reason),
             None => Ok(()),
         }
@@ -89,33 +93,17 @@ impl Texts<'_> {
                 pieces.add_unless(code, |word| replaced.contains(word));
             })
         })?;
-        let runs_on = self.each_word(macros, macros.are_clear(), |code, word, is_in_call| {
-            if is_in_call {
-                pieces.add(&code[word]);
-            }
-        })?;
-        // A call that begins in a header may end in the text that includes it.
-        Ok(Some(if runs_on { all } else { pieces }))
-    }
-
-    /// Gives `each` the words and periods in the code of the texts, and whether calls of macros may get them. `knows_calls`: otherwise they
-    /// may get all. Returns whether a call has no end in its text.
-    fn each_word(
-        &self,
-        macros: &MacroNames,
-        knows_calls: bool,
-        mut each: impl FnMut(&[u8], Range<usize>, bool),
-    ) -> Result<bool, Bypass> {
         let mut runs_on = false;
         self.each_reading(|joined, reading| {
-            let mut calls = CallWords::new(macros, !knows_calls, reading);
+            let mut calls = CallWords::new(macros, !macros.are_clear(), reading);
             self.each_code(joined, reading, |code| {
-                calls.find(code, |word, is_in_call| each(code, word, is_in_call));
+                calls.find(code, |word| pieces.add(word));
             })?;
             runs_on |= calls.are_open();
             Ok(())
         })?;
-        Ok(runs_on)
+        // A call that begins in a header may end in the text that includes it.
+        Ok(Some(if runs_on { all } else { pieces }))
     }
 
     fn has_asm(&self) -> Result<bool, Bypass> {
@@ -130,55 +118,24 @@ impl Texts<'_> {
         Ok(has)
     }
 
-    /// Whether a literal that is made of code could name a file in inline assembly.
-    fn makes_name_assembled(&self, macros: &OnceCell<MacroNames>) -> Result<bool, Bypass> {
+    /// Whether a literal that `#x` makes of code may be in the text of inline assembly.
+    fn assembles_strings(&self, macros: &OnceCell<MacroNames>) -> Result<bool, Bypass> {
+        if !self.has_asm()? {
+            return Ok(false);
+        }
         let macros = self.macro_names(macros)?;
-        let pasted = match self.pastes {
-            true => Some(PastedNames::new(macros, &self.work, begins_a_directive)?),
-            false => None,
-        };
-        let alone = |word: &[u8], _| macros.may_replace(word, begins_a_directive);
-        let may_become_any = |word: &[u8], operand| {
-            let Some(pasted) = &pasted else {
-                return alone(word, operand);
-            };
-            self.work.count(STEPS_OF_WORDS * word.len());
-            alone(word, operand)
-                || match operand {
-                    Operand::No => false,
-                    Operand::First => pasted.any_begins_with(word),
-                    Operand::Last => pasted.any_ends_with(word),
-                }
-        };
-        let mut makes = false;
-        self.each_definition(|definition, reading| {
-            let parameters = Definition::new(definition).parameters();
-            self.each_code(definition, reading, |code| {
-                makes |= code_could_name_a_file(code, |word, operand| {
-                    parameters.contains(word) || may_become_any(word, operand)
-                });
-            })
-        })?;
-        if pasted.is_none() {
-            self.each_reading(|joined, reading| {
-                self.each_code(joined, reading, |code| {
-                    makes |= code_could_name_a_file(code, alone);
-                })
+        let mut is_found = false;
+        let mut read = |text: &[u8], reading| {
+            let mut texts = AsmTexts::default();
+            self.each_code(text, reading, |code| {
+                texts.read(code, |word| macros.may_contain(word));
             })?;
-            return Ok(makes);
-        }
-        let mut judge = |code: &[u8], word: Range<usize>, is_in_call| {
-            makes = makes
-                || match (code[word.start], is_in_call) {
-                    (b'.', true) => period_could_name_a_file(code, word.start, may_become_any),
-                    (b'.', false) => period_could_name_a_file(code, word.start, alone),
-                    (byte, _) => byte == b'\\',
-                };
+            is_found |= texts.is_found();
+            Ok(())
         };
-        if self.each_word(macros, macros.are_clear(), &mut judge)? {
-            self.each_word(macros, false, judge)?;
-        }
-        Ok(makes)
+        self.each_definition(&mut read)?;
+        self.each_reading(&mut read)?;
+        Ok(is_found)
     }
 
     /// The macros of all texts, which are looked for once.
