@@ -5,17 +5,16 @@
 
 #![allow(unsafe_code)] // asks the C library for a number
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use once_cell::race::OnceBox;
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::{Errno, pread, retry_on_intr};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::getppid;
 use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
 
 use crate::fork_generation::generation;
-use crate::guarded_file::beyond_streams;
+use crate::guarded_file::GuardedFile;
 use crate::proc_file;
 
 const OF_PROCESS: &str = "/proc/self/status";
@@ -83,14 +82,19 @@ pub fn are_on() -> bool {
 
 /// Whether this thread may have filters that were not there when they were noted. If nothing was noted, none was on.
 ///
-/// The end of the process asks, where nothing may be allocated. Usually that is its first thread, and its status is read from a file that
-/// stays open, by pread(2), which sandboxes let pass that know neither open(2) nor prctl(2). All others ask by prctl(2), for which a filter
-/// may kill.
+/// The end of the process asks, where nothing may be allocated. Usually that is its first thread ([`first_thread_has_more`]). All others
+/// ask by prctl(2), for which a filter may kill.
 pub fn were_added() -> bool {
-    let of_first_thread = NOTED.get().and_then(|noted| noted.of_first_thread.as_ref());
-    let of_first_thread = of_first_thread.filter(|_| is_first_thread());
-    let told = of_first_thread.and_then(FirstThread::has_more);
-    told.unwrap_or_else(may_have_been_added)
+    first_thread_has_more().unwrap_or_else(may_have_been_added)
+}
+
+/// Whether this is the first thread of the process and has filters that were not there when they were noted. None: it is another thread, or
+/// that is not known.
+///
+/// Its status is read from a file that stays open, by fstat(2) and pread(2), which sandboxes let pass that know neither open(2) nor prctl(2).
+pub fn first_thread_has_more() -> Option<bool> {
+    let first = NOTED.get()?.of_first_thread.as_ref()?;
+    is_first_thread().then(|| first.has_more()).flatten()
 }
 
 /// The same by prctl(2). A filter that is on beside one that was on before, as in a container, is told by what it needs: a thread adds none
@@ -157,8 +161,8 @@ fn is_first_thread() -> bool {
 
 /// The first thread of the process, and the filters that it had.
 struct FirstThread {
-    /// Its status. Where the application has closed it and opened another file, pread(2) takes nothing from that, whatever it is.
-    status: OwnedFd,
+    /// Its status.
+    status: GuardedFile,
     process: u32,
     generation: u64,
     filters: Filters,
@@ -168,7 +172,7 @@ impl FirstThread {
     fn note() -> Option<FirstThread> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let status = retry_on_intr(|| openat(CWD, OF_PROCESS, flags, Mode::empty())).ok()?;
-        let status = beyond_streams(status).ok()?;
+        let status = GuardedFile::new(status.into()).ok()?;
         let (process, filters) = FirstThread::read(&status)?;
         Some(FirstThread {
             status,
@@ -179,9 +183,9 @@ impl FirstThread {
     }
 
     /// The number of the process and the filters of its first thread now. None: the file tells neither, or is too long.
-    fn read(status: &OwnedFd) -> Option<(u32, Filters)> {
+    fn read(status: &GuardedFile) -> Option<(u32, Filters)> {
         let mut bytes = [0; 4096];
-        let count = retry_on_intr(|| pread(status, &mut bytes, 0)).ok()?;
+        let count = status.read_at(&mut bytes, 0).ok()?;
         let told = bytes.get(..count).filter(|_| count < bytes.len())?;
         Some((proc_file::number_of(told, "Pid:")?, Filters::parse(told)))
     }
@@ -240,7 +244,23 @@ impl Filters {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+
+    #[test]
+    fn a_file_with_the_number_of_the_status_tells_nothing() {
+        let mut first = FirstThread::note().expect("noted");
+        assert_eq!(first.has_more(), Some(false));
+        let theirs = File::from(
+            rustix::fs::memfd_create(c"theirs", rustix::fs::MemfdFlags::CLOEXEC).expect("made"),
+        );
+        let status = std::fs::read(OF_PROCESS).expect("read");
+        theirs.write_all_at(&status, 0).expect("written");
+        first.status.give_number_to(&theirs);
+        assert_eq!(first.has_more(), None);
+    }
 
     #[test]
     fn filters_are_read_from_the_status() {

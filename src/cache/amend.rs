@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Cache;
 use super::facts::kernel_facts;
 use super::withheld_texts::{shows_directories, withhold_texts};
+use super::{CACHE, Cache};
 use crate::cl::Kernel;
 use crate::driver::Driver;
 use crate::driver::profile::KernelFactsTime;
@@ -64,8 +64,8 @@ impl Cache {
     /// Asks a kernel that the application has created from a recorded program for its facts, on drivers where creating one is expensive.
     ///
     /// Bare, that call needs little stack and no system call, and the program may have left itself no more. So they wait for the next
-    /// program that is recorded, or for the end of the process. Where it is killed, they are asked for when the kernel was served, as those
-    /// of one that was never created.
+    /// program that is recorded or released. At the end of the process that is too late: exit(3) in a handler of a signal may have interrupted
+    /// malloc(3). Where nothing follows, they are asked for when the kernel was served, as those of one that was never created.
     pub fn record_kernel(driver: &Driver, key: &Key, kernel: Kernel) {
         if driver.behavior().kernel_facts == KernelFactsTime::WhenCreated
             && let Some(known) = kernel_facts(driver, kernel)
@@ -84,10 +84,14 @@ impl Cache {
         }
     }
 
-    /// The same at the end of the process.
-    pub(super) fn amend_at_end(&self) {
-        if self.waiting_kernels.has_any() && !syscall_filters::were_added() {
-            self.amend_waiting_kernels();
+    /// The same when the application releases a program, unless it may have forbidden itself the calls for it.
+    pub fn amend_at_release() {
+        if let Some(cache) = CACHE.get()
+            && cache.waiting_kernels.has_any()
+            && !cache.switch.was_off()
+            && syscall_filters::first_thread_has_more() == Some(false)
+        {
+            cache.amend_waiting_kernels();
         }
     }
 

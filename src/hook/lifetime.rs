@@ -7,6 +7,7 @@ use std::ffi::c_void;
 
 use opencl_sys::*;
 
+use crate::cache::Cache;
 use crate::cl::{Kernel, Program};
 use crate::driver::reentrancy;
 use crate::shadow::{self, Release, Retain};
@@ -22,20 +23,24 @@ super::hooks! {
         }
     };
     /// Slot 29.
-    clReleaseProgram(program: cl_program) -> cl_int = |driver, below| match shadow::program_released(Program::new(program)) {
-        Release::Forward => reentrancy::outside(|| below.call()),
-        Release::Last(inner) => {
-            let code = reentrancy::outside(|| below.call());
-            drop(inner);
-            code
-        }
-        Release::Keep(dead) => {
-            if let Some(inner) = dead {
-                inner.release();
+    clReleaseProgram(program: cl_program) -> cl_int = |driver, below| {
+        let code = match shadow::program_released(Program::new(program)) {
+            Release::Forward => reentrancy::outside(|| below.call()),
+            Release::Last(inner) => {
+                let code = reentrancy::outside(|| below.call());
+                drop(inner);
+                code
             }
-            CL_SUCCESS
-        }
-        Release::Dead(inner) => below.instead(|| driver.release_program(inner.program())),
+            Release::Keep(dead) => {
+                if let Some(inner) = dead {
+                    inner.release();
+                }
+                CL_SUCCESS
+            }
+            Release::Dead(inner) => below.instead(|| driver.release_program(inner.program())),
+        };
+        Cache::amend_at_release();
+        code
     };
     /// Slot 36.
     clRetainKernel(kernel: cl_kernel) -> cl_int = no_cancellation_point |_driver, below| {

@@ -84,6 +84,30 @@ fn what_a_process_has_built_before_is_built_again_without_a_file() {
     }
 }
 
+/// A handler of a signal may end the process in the middle of malloc(3), which then waits for ever, so nothing may be opened at the end.
+#[test]
+fn what_a_kernel_tells_is_stored_at_a_release_and_not_at_the_end() {
+    if !has_strace("a system-call trace of the end of a process") {
+        return;
+    }
+    for (how, expected) in [("created", false), ("released", true)] {
+        let sandbox = Sandbox::stub();
+        let trace = sandbox.path("trace");
+        let mut command = sandbox.command(Way::Cached, "strace");
+        command
+            .args(["-y", "-e", "trace=openat,write", "-o"])
+            .arg(&trace);
+        sandbox
+            .run(command.arg(example("client")).args(["behind", how]))
+            .ok();
+        let text = fs::read_to_string(&trace).expect("a trace");
+        let (_, behind) = text.split_once("kernel: code 0").expect("a kernel");
+        let (before, end) = behind.split_once("the end").expect("an end");
+        assert_eq!(before.contains("/entries/"), expected, "{how}: {before}");
+        assert!(!end.contains("openat("), "{how}: {end}");
+    }
+}
+
 #[test]
 fn before_the_first_build_nothing_is_opened_but_the_drivers_and_what_names_them() {
     if !has_strace("a system-call trace of a process that builds nothing") {

@@ -71,7 +71,7 @@ const STARTS_AND_FILES: [libc::c_long; 5] = [
 /// `behind HOW`: builds and returns. HOW: `watching` (a handler of SIGCHLD, a thread that waits for any child, and a handler of
 /// atexit that does, too), `ignoring` (SIGCHLD), `closed` (all descriptors), `filtered` (who clones is killed), `thread-filtered` (the same
 /// for the thread that builds), `filtered-later` (who clones, opens, writes at a place or asks about its process, once it is built), `creating` (the same, and
-/// makes a kernel then), `replaced OLD NEW` (a file by another one, once it is built), `jailed DIRECTORY` (as its root, likewise),
+/// makes a kernel then), `created` and `released` (makes a kernel and says so, and releases the program in the second case), `replaced OLD NEW` (a file by another one, once it is built), `jailed DIRECTORY` (as its root, likewise),
 /// `adopting` (what its children leave behind, likewise), `forking` (a child in a process namespace that was asked for before the build), `unread` (standard error is a
 /// pipe that nobody reads), `cut FILE` (it is a file that may not grow).
 pub fn section(arguments: &[String]) -> Result<(), String> {
@@ -170,6 +170,14 @@ fn after(how: &str, arguments: &[String], program: cl::Handle) -> Result<(), Str
             forbid(&STARTS_AND_FILES);
             let (kernel, code) = cl::kernel(program, "f");
             println!("kernel: code {code} {}", cl::release_kernel(kernel));
+        }
+        ("created" | "released", []) => {
+            let (_, code) = cl::kernel(program, "f");
+            say(format!("kernel: code {code}\n").as_bytes());
+            if how == "released" {
+                cl::release_program(program);
+            }
+            say(b"the end\n");
         }
         ("replaced", [old, new]) => fs::rename(new, old).map_err(words)?,
         ("jailed", [directory]) => std::os::unix::fs::chroot(directory).map_err(words)?,
