@@ -112,6 +112,7 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
             directories: &mut directories,
             is_only_reading,
             open: None,
+            extends: false,
             is_clean: true,
         };
         parser.parse()?;
@@ -151,6 +152,8 @@ struct Parser<'a> {
     /// A definition that goes on in the line of the next one: a backslash in its end is a character to some drivers, and joins the lines
     /// (measured on PoCL 3.1 and Oclgrind 21.10: `-DX=\"x\"`).
     open: Option<Vec<u8>>,
+    /// Whether the last definition whose lines were joined is the open one.
+    extends: bool,
     /// Whether all words are options. Drivers with another reading would get the name of a file to compile, which no driver
     /// accepts.
     is_clean: bool,
@@ -262,20 +265,25 @@ impl Parser<'_> {
     /// Adds what an open definition is with the line of this option. That may leave it open, or be the first that is.
     fn join(&mut self, option: &[u8], argument: &[u8]) -> Result<(), Bypass> {
         let directive: &[u8] = match option {
-            b"-D" => b" #define ",
-            b"-U" => b" #undef ",
+            b"-D" => b"#define ",
+            b"-U" => b"#undef ",
             _ => return Ok(()),
         };
+        let extends = std::mem::take(&mut self.extends);
         let joined = match self.open.take() {
             None => copy(argument)?,
             Some(open) if open.len() > MAX_JOINED_BYTES => return Err(Bypass::UnknownOption),
             Some(open) => {
-                let written = argument.iter();
-                let written: Vec<u8> = written
-                    .map(|byte| if *byte == b'=' { b' ' } else { *byte })
-                    .collect();
-                let joined = [&*open, directive, &written].concat();
+                let mut parts = argument.splitn(2, |byte| *byte == b'=');
+                let (name, value) = (parts.next(), parts.next());
+                let blank: &[u8] = if value.is_some() { b" " } else { b"" };
+                let [name, value] = [name, value].map(Option::unwrap_or_default);
+                let joined = [&*open, directive, name, blank, value].concat();
+                if extends {
+                    self.parsed.joined.pop();
+                }
                 push(&mut self.parsed.joined, copy(&joined)?)?;
+                self.extends = true;
                 joined
             }
         };

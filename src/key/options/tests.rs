@@ -303,11 +303,15 @@ fn a_quote_between_other_characters_may_part_words() {
 #[test]
 fn a_backslash_joins_a_definition_with_the_next_line() {
     for (options, joined) in [
-        ("-DX(define)=\\ -DY=<a.h>", "X(define)= #define Y <a.h>"),
-        ("-DX=a\\\n -I. -D Y", "X=a #define Y"),
-        ("-DX=\\\"x\\\" -UY", "X=\\x #undef Y"),
-        ("-DX=a\\ -DY=b\\ -DZ=c", "X=a #define Y b #define Z c"),
-        ("-DX=a\\ -DY=b\\\t", "X=a #define Y b #define _"),
+        ("-DX(define)=\\ -DY=<a.h>", "X(define)=#define Y <a.h>"),
+        ("-DX=a\\\n -I. -D Y", "X=a#define Y"),
+        ("-DX=\\\"x\\\" -UY", "X=\\x#undef Y"),
+        (
+            "-DC(a,define)=a#\\\t -DY=b=c",
+            "C(a,define)=a##define Y b=c",
+        ),
+        ("-DX=a\\ -DY=b\\ -DZ=c", "X=a#define Y b#define Z c"),
+        ("-DX=a\\ -DY=b\\\t", "X=a#define Y b#define _"),
     ] {
         let parsed = accepted(options);
         let mut definitions = parsed.judged_definitions();
@@ -316,6 +320,9 @@ fn a_backslash_joins_a_definition_with_the_next_line() {
             "{options:?}: {parsed:?}"
         );
     }
+    // Many are not read once for each that is joined with them.
+    let many = accepted(&"-DX=a\\ ".repeat(100));
+    assert!(many.joined.len() < 3, "{:?}", many.joined);
     let plain = accepted("-DX=a\\b -DY\\ -DZ");
     assert_eq!(plain.judged_definitions().count(), plain.definitions.len());
     let long = format!("-DX=\\ -DY={}\\ -DZ", "y".repeat(MAX_JOINED_BYTES));

@@ -38,7 +38,7 @@ pub(super) const STEPS_OF_MARK: usize = 8;
 /// A part of the text that can matter. All else is skipped.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
-    /// An identifier that begins with two underscores or `_P`.
+    /// An identifier that begins with two underscores, `_P` or `_C`.
     Name(&'a [u8]),
     /// `#` or its digraph with the word after it, which is empty at the line's end. A byte that cannot begin a
     /// word is a word.

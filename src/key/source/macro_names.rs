@@ -126,14 +126,16 @@ impl<'n> CallWords<'n> {
         }
     }
 
-    /// Whether a call has not ended.
+    /// Whether a call may not have ended.
     pub(super) fn are_open(&self) -> bool {
-        self.open > 0
+        self.open > 0 || self.gets_all
     }
 
     /// Gives `each` the words in the next span of code that a call may get. Those of definitions come by themselves, unless all may be in
     /// calls.
     pub(super) fn find(&mut self, code: &[u8], mut each: impl FnMut(&[u8])) {
+        // The last word, if only blanks stood behind it so far. It is looked up only where it matters.
+        let mut last: Option<&[u8]> = None;
         let mut at = 0;
         while at < code.len() {
             let rest = &code[at..];
@@ -141,8 +143,10 @@ impl<'n> CallWords<'n> {
             at += length;
             match rest[0] {
                 b'\n' => {
-                    // Behind a directive stands what stands behind the token before it.
-                    self.may_call |= self.in_directive;
+                    if self.in_directive {
+                        // Behind a directive stands what stands behind the token before it.
+                        (self.may_call, last) = (true, None);
+                    }
                     (self.is_line_start, self.in_directive) = (true, false);
                     self.in_definition = false;
                     continue;
@@ -152,29 +156,37 @@ impl<'n> CallWords<'n> {
                 b'#' | b'%' if self.is_line_start => {
                     self.in_directive = true;
                     self.gets_all |= self.open > 0;
-                    self.may_call = false;
+                    (self.may_call, last) = (false, None);
                     self.in_definition =
                         self.knows_definitions && !self.gets_all && begins_definition(rest);
                 }
                 b'(' => {
-                    self.open += usize::from(self.open > 0 || self.may_call);
-                    self.may_call = false;
+                    let begins = self.open > 0 || self.may_call_behind(last);
+                    self.open += usize::from(begins);
+                    (self.may_call, last) = (false, None);
                 }
                 // A call can give the name of another macro.
                 b')' => {
-                    self.may_call = self.open == 1;
+                    (self.may_call, last) = (self.open == 1, None);
                     self.open = self.open.saturating_sub(1);
                 }
                 first if is_word(first) => {
+                    let word = &rest[..length];
                     if self.open > 0 || self.gets_all {
-                        each(&rest[..length]);
+                        each(word);
                     }
-                    self.may_call = self.names.may_contain(&rest[..length]);
+                    (self.may_call, last) = (false, Some(word));
                 }
-                _ => self.may_call = false,
+                _ => (self.may_call, last) = (false, None),
             }
             self.is_line_start = false;
         }
+        self.may_call = self.may_call_behind(last);
+    }
+
+    /// Whether a parenthesis that comes next may be a call's. `last`: the word before it.
+    fn may_call_behind(&self, last: Option<&[u8]>) -> bool {
+        self.may_call || last.is_some_and(|word| self.names.may_contain(word))
     }
 }
 
@@ -220,6 +232,7 @@ mod tests {
             "#define O C(\nO __FI, LE__)",
             "C(\n#if 0\n)\n#endif\n__FI, LE__)",
             "C\n#if 1\n(__FI, LE__)\n#endif",
+            "C/**/(__FI, LE__)",
             "(__FI, LE__)",
             "#define a$b(x, y) x##y\na$b(__FI, LE__)",
             "#define/**/D(x, y) x##y\nD(__FI, LE__)",
@@ -248,7 +261,11 @@ mod tests {
 
     #[test]
     fn a_call_may_begin_in_a_header_and_end_behind_it() {
-        for (header, rest) in [("C(", "__FI, LE__)"), ("C", "(__FI, LE__)")] {
+        for (header, rest) in [
+            ("C(", "__FI, LE__)"),
+            ("C", "(__FI, LE__)"),
+            ("C(\n#if 0\n)\n#endif", "__FI, LE__)"),
+        ] {
             let mut texts = Texts::default();
             let rest = format!("#include <a.h>\n{rest}");
             for text in ["#define C(a, b) a##b\n", header, &rest] {

@@ -4,18 +4,24 @@ use std::collections::HashSet;
 
 use super::lexer::is_word;
 use super::scan::holds_anywhere;
-use super::{ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, special_names};
+use super::{ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, STRING_MAKERS, special_names};
 
 /// How many forbidden names there are.
-const NAMES: usize = SPECIAL.len() + PRAGMA_OPERATORS.len() + PRAGMA_WORDS.len() + ASM_NAMES.len();
+const NAMES: usize = SPECIAL.len()
+    + PRAGMA_OPERATORS.len()
+    + PRAGMA_WORDS.len()
+    + STRING_MAKERS.len()
+    + ASM_NAMES.len();
 
 /// A forbidden name.
 const fn name(index: usize) -> &'static [u8] {
     const OPERATORS: usize = SPECIAL.len();
     const WORDS: usize = OPERATORS + PRAGMA_OPERATORS.len();
-    const ASM: usize = WORDS + PRAGMA_WORDS.len();
+    const MAKERS: usize = WORDS + PRAGMA_WORDS.len();
+    const ASM: usize = MAKERS + STRING_MAKERS.len();
     match index {
         ASM.. => ASM_NAMES[index - ASM],
+        MAKERS.. => STRING_MAKERS[index - MAKERS],
         WORDS.. => PRAGMA_WORDS[index - WORDS],
         OPERATORS.. => PRAGMA_OPERATORS[index - OPERATORS],
         _ => SPECIAL[index].0,
@@ -168,6 +174,8 @@ mod tests {
         ] {
             assert_eq!(judge(&[macros, short].concat()), Err(Bypass::ReadsFile));
         }
+        let maker = "#define C(a, b) a##b\n_Pragma(C(_CL_STATIC_, ASSERT)(ID(mod)ule, 1))";
+        assert_eq!(judge(maker), Err(Bypass::ReadsFile));
         let macros = "#define S2(x) #x\n#define S(x) S2(x)\n#define ID(x) x\n";
         for (joined, reason) in [
             ("_Pragma(S(GCC ID(depen)dency \"a\"))", Bypass::ReadsFile),

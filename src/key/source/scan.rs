@@ -29,7 +29,7 @@ impl Condition for TokenStart {
         (byte.wrapping_sub(b'"') < 6)
             | (byte == b'\\')
             | (byte == b'/') & ((next == b'/') | (next == b'*'))
-            | (byte == b'_') & ((next == b'_') | (next == b'P'))
+            | (byte == b'_') & ((next == b'_') | (next == b'P') | (next == b'C'))
     }
 }
 

@@ -516,6 +516,7 @@ fn pragmas_that_read_files_count() {
         ("#define P(x) _Pra##gma(#x)\nP(GCC dependency \"a\")", FILE),
         ("_Pragma(\"message(__FILE__)\")", NAME),
         ("#define M \"module\"\n__pragma(M)", FILE),
+        ("_Pragma(_CL_STATIC_ASSERT(ID(mod)ule, 1))", FILE),
         ("int dependency, module;", NONE),
     ]);
 }

@@ -9,8 +9,8 @@ use super::macro_names::{CallWords, Definition, MacroNames};
 use super::pasting::Pieces;
 use super::scan::contains;
 use super::{
-    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, STEPS_OF_WORDS, Texts, has_pragma_word,
-    mentions_special, special_names,
+    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, STEPS_OF_WORDS, STRING_MAKERS, Texts,
+    has_pragma_word, mentions_special, special_names,
 };
 use crate::outcome::Bypass;
 
@@ -39,8 +39,9 @@ impl Texts<'_> {
             return Err(*reason);
         }
         let runs_pragmas = self.runs_pragmas || makes(&PRAGMA_OPERATORS);
+        let makes_strings = self.makes_strings || makes(&STRING_MAKERS);
         // The operator takes one string, so a word that is joined comes to it by `#x`.
-        if runs_pragmas && self.makes_strings && makes(&PRAGMA_WORDS) {
+        if runs_pragmas && makes_strings && makes(&PRAGMA_WORDS) {
             return Err(Bypass::ReadsFile);
         }
         if runs_pragmas {
@@ -48,7 +49,7 @@ impl Texts<'_> {
         }
         // In C++ the text of inline assembly may be a constant that is computed.
         let has_text = self.is_cpp || self.names_assembled;
-        let assembles = match has_text || self.makes_strings {
+        let assembles = match has_text || makes_strings {
             true if self.pastes && makes(&ASM_NAMES) => true,
             true if has_text => self.has_asm()?,
             true => self.assembles_strings(&macros)?,
