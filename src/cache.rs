@@ -169,7 +169,6 @@ pub fn at_end() {
         recorder.at_end();
     }
     if let Some(store) = cache.written_store() {
-        cache.measures.at_end(store);
         store.at_end();
     }
 }

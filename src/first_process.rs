@@ -62,11 +62,12 @@ fn is_shown() -> bool {
 /// `words`: each with its NUL.
 fn is_waiting(words: &[u8]) -> bool {
     let program = words.split(|byte| *byte == 0).next().and_then(program);
-    program.is_some_and(|program| INITS.contains(&program) || WAITING_SHELLS.contains(&program))
+    program.is_some_and(|program| INITS.contains(&program) || is_waiting_shell(program))
 }
 
 /// Whether the first process or that of the user's services has adopted this one, which has been started as one that nobody knows. The
-/// process that did that leads the session, and ends at once. Others that adopt processes, as supervisors do, wait for the end of each.
+/// process that did that leads the session, and ends at once. Others that adopt processes, as supervisors do, wait for the end of each. So
+/// does a server which the shell of a container becomes at the end of its script (`exec`), or leaves them as zombies.
 pub fn is_adopted_by_init() -> bool {
     /// Longer than it ever takes.
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -77,7 +78,10 @@ pub fn is_adopted_by_init() -> bool {
     }
     getppid().is_some_and(|parent| {
         let name = || proc_file::read(&format!("/proc/{}/comm", parent.as_raw_nonzero()));
-        parent.is_init() || name().is_ok_and(|name| name == b"systemd\n")
+        match parent.is_init() {
+            true => !proc_file::read("/proc/1/cmdline").is_ok_and(|words| runs_script(&words)),
+            false => name().is_ok_and(|name| name == b"systemd\n"),
+        }
     })
 }
 
@@ -106,7 +110,6 @@ fn has_terminal(status: &[u8]) -> bool {
 fn is_shell_without_operands(words: &[u8]) -> bool {
     let mut words = words.split(|byte| *byte == 0);
     let first = words.next().and_then(program);
-    let is_shell = first.is_some_and(|first| WAITING_SHELLS.contains(&first));
     let mut words = words.map(|word| std::str::from_utf8(word).unwrap_or_default());
     let names_nothing = |word: &str| {
         let letters = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
@@ -114,7 +117,17 @@ fn is_shell_without_operands(words: &[u8]) -> bool {
             || word.starts_with("--")
             || letters.is_some_and(|letters| !letters.contains('c'))
     };
-    is_shell && words.all(names_nothing)
+    first.is_some_and(is_waiting_shell) && words.all(names_nothing)
+}
+
+/// Whether a shell runs something and may end with it. `words`: each with its NUL.
+fn runs_script(words: &[u8]) -> bool {
+    let first = words.split(|byte| *byte == 0).next().and_then(program);
+    first.is_some_and(is_waiting_shell) && !is_shell_without_operands(words)
+}
+
+fn is_waiting_shell(program: &str) -> bool {
+    WAITING_SHELLS.contains(&program)
 }
 
 /// The name of a program, by the first of its arguments. A shell has a dash in front of it if somebody has logged in.
@@ -144,6 +157,15 @@ mod tests {
             (b"", false),
         ] {
             let found = is_shell_without_operands(words);
+            assert_eq!(found, expected, "{}", String::from_utf8_lossy(words));
+        }
+        for (words, expected) in [
+            (&b"/bin/sh\0-c\0./warm-up; exec server\0"[..], true),
+            (b"bash\0/entrypoint\0", true),
+            (b"-bash\0", false),
+            (b"tini\0--\0/entrypoint\0", false),
+        ] {
+            let found = runs_script(words);
             assert_eq!(found, expected, "{}", String::from_utf8_lossy(words));
         }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use once_cell::race::OnceBox;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::process::getppid;
+use rustix::process::{getpid, getppid};
 use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
 
 use crate::fork_generation::generation;
@@ -120,21 +120,31 @@ pub fn refusal() -> Option<&'static str> {
 /// Whether this thread may have filters that its parent or the first process does not have. A container has one for all its processes. A
 /// child has that of a parent that has made its own sandbox.
 pub fn are_own_or_inherited() -> bool {
-    differ_from_those_of(&[parent(), Some(OF_FIRST_PROCESS.to_owned())]).unwrap_or(true)
+    differ_from_those_of(&[parent(), first_process()]).unwrap_or(true)
 }
 
-/// `others`: files of their status. None: there is no such process, or none that can be seen from here. The result is None if the system
-/// does not tell of this thread.
+/// `others`: files of their status, None for a parent that there cannot be here. The result is None if the system does not tell of this
+/// thread.
 fn differ_from_those_of(others: &[Option<String>]) -> Option<bool> {
     let own = Filters::read(OF_THREAD)?;
-    let others = others.iter();
-    let mut others = others.map(|other| other.as_deref().and_then(Filters::read));
-    Some(others.any(|other| own.may_exceed(other)))
+    let differs = |other: &Option<String>| match other {
+        Some(other) => own.may_exceed(Filters::read(other)),
+        None => own.may_be_of_first_process(),
+    };
+    Some(own.is_on && others.iter().any(differs))
 }
 
+/// The parent's status. A process that something outside of the container has started there (`docker exec`) has the filter that all have.
 fn parent() -> Option<String> {
-    let parent = getppid()?.as_raw_nonzero();
-    Some(format!("/proc/{parent}/status"))
+    match getppid() {
+        Some(parent) => Some(format!("/proc/{}/status", parent.as_raw_nonzero())),
+        None => first_process(),
+    }
+}
+
+/// The status of the first process, if this is another one.
+fn first_process() -> Option<String> {
+    (!getpid().is_init()).then(|| OF_FIRST_PROCESS.to_owned())
 }
 
 /// Whether prctl(2) tells of a filter of this thread. Asked where none was on before.
@@ -211,21 +221,16 @@ impl Filters {
         Some(Filters::parse(&proc_file::read(status).ok()?))
     }
 
-    /// Whether there may be more than another process has. None: nothing is known of that, as of the parent of the first process of a
-    /// container, and of a process that something outside has started there (`docker exec`). Where nothing tells how many there are, they
-    /// are told by what it needs to add one (seccomp(2)). What a program added before it gave up a privilege is not told.
+    /// Whether there may be more than another process has. None: the system hides its status, as `/proc` may those of other users.
     fn may_exceed(self, other: Option<Filters>) -> bool {
-        self.is_on
-            && match (self.count, other) {
-                (_, Some(other)) if !other.is_on => true,
-                (
-                    Some(own),
-                    Some(Filters {
-                        count: Some(other), ..
-                    }),
-                ) => own != other,
-                _ => self.no_new_privs || self.is_privileged,
-            }
+        let counts = self.count.zip(other.and_then(|other| other.count));
+        self.is_on && counts.is_none_or(|(own, other)| own != other)
+    }
+
+    /// Whether the first process of a container may have added one: it has what it needs for that (seccomp(2)). What it added before it gave
+    /// up a privilege is not told.
+    fn may_be_of_first_process(self) -> bool {
+        self.is_on && (self.no_new_privs || self.is_privileged)
     }
 
     fn parse(status: &[u8]) -> Filters {
@@ -287,9 +292,8 @@ mod tests {
             "NoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\nCapEff:\t00000000a80425fb\n";
         const TWO: &str =
             "NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t2\nCapEff:\t0000000000000000\n";
+        const PRIVILEGED: &str = "NoNewPrivs:\t0\nSeccomp:\t2\nCapEff:\t000001ffffffffff\n";
         const OLD: &str = "NoNewPrivs:\t0\nSeccomp:\t2\nCapEff:\t0000000000000000\n";
-        const OLD_CONFINED: &str = "NoNewPrivs:\t1\nSeccomp:\t2\nCapEff:\t0000000000000000\n";
-        const OLD_PRIVILEGED: &str = "NoNewPrivs:\t0\nSeccomp:\t2\nCapEff:\t000001ffffffffff\n";
         for (own, other, expected) in [
             (NONE, None, false),
             (NONE, Some(NONE), false),
@@ -297,18 +301,17 @@ mod tests {
             (ONE, Some(ONE), false),
             (TWO, Some(ONE), true),
             (TWO, Some(TWO), false),
-            (ONE, None, false),
-            (TWO, None, true),
+            (ONE, None, true),
             (OLD, Some(NONE), true),
-            (OLD, Some(OLD), false),
-            (OLD_CONFINED, Some(OLD), true),
-            (OLD_CONFINED, Some(OLD_CONFINED), true),
-            (OLD_PRIVILEGED, Some(OLD), true),
-            (OLD_PRIVILEGED, None, true),
+            (OLD, Some(OLD), true),
         ] {
             let other = other.map(|other| Filters::parse(other.as_bytes()));
             let found = Filters::parse(own.as_bytes()).may_exceed(other);
             assert_eq!(found, expected, "{own} {other:?}");
+        }
+        for (status, expected) in [(NONE, false), (ONE, false), (TWO, true), (PRIVILEGED, true)] {
+            let found = Filters::parse(status.as_bytes()).may_be_of_first_process();
+            assert_eq!(found, expected, "{status}");
         }
     }
 }

@@ -84,14 +84,19 @@ impl Cache {
         }
     }
 
-    /// The same when the application releases a program, unless it may have forbidden itself the calls for it.
-    pub fn amend_at_release() {
-        if let Some(cache) = CACHE.get()
-            && cache.waiting_kernels.has_any()
-            && !cache.switch.was_off()
-            && syscall_filters::first_thread_has_more() == Some(false)
-        {
-            cache.amend_waiting_kernels();
+    /// Writes what other calls have left to be written, when the application releases a program, unless it may have forbidden itself the
+    /// calls for it.
+    pub fn write_at_release() {
+        let Some(cache) = CACHE.get().filter(|cache| !cache.switch.was_off()) else {
+            return;
+        };
+        let is_due = cache.waiting_kernels.has_any() || cache.measures.has_due();
+        if !is_due || syscall_filters::first_thread_has_more() != Some(false) {
+            return;
+        }
+        cache.amend_waiting_kernels();
+        if let Some(store) = cache.written_store() {
+            cache.measures.write_due(store);
         }
     }
 

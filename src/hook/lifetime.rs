@@ -39,7 +39,7 @@ super::hooks! {
             }
             Release::Dead(inner) => below.instead(|| driver.release_program(inner.program())),
         };
-        Cache::amend_at_release();
+        Cache::write_at_release();
         code
     };
     /// Slot 36.

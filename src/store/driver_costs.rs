@@ -18,7 +18,6 @@ use super::{Store, TEMPORARY};
 use crate::fork_safety::Mutex;
 use crate::framing;
 use crate::key::ingredients::Key;
-use crate::syscall_filters;
 
 pub(super) const NAME: &str = "driver_costs";
 const MAGIC: &[u8] = b"oclcdrv2";
@@ -185,7 +184,7 @@ struct Known {
     driver: usize,
     /// All measurements, including those that are not written yet; before the file is read, those of this process.
     measured: DriverCosts,
-    /// How many loads earlier processes have written. None: the file was not read, which hits leave to the end of the process.
+    /// How many loads earlier processes have written. None: the file was not read, which hits leave to a release.
     written_loads: Option<u32>,
     /// Only the measurements that are not written yet.
     fresh: [CostTimes; 2],
@@ -247,20 +246,22 @@ impl CostMemory {
         }
     }
 
-    /// Writes what hits have left to be written when the process ends. What a killed process has measured is lost, and measured
-    /// again by later ones.
-    pub fn at_end(&self, store: &Store) {
+    /// Whether hits have left something to be written.
+    pub fn has_due(&self) -> bool {
+        let drivers = self.drivers.try_lock();
+        drivers.is_some_and(|drivers| drivers.iter().any(|known| known.is_due))
+    }
+
+    /// Writes what hits have left to be written. What is never written is measured again by later processes.
+    pub fn write_due(&self, store: &Store) {
         let Some(mut drivers) = self.drivers.try_lock() else {
             return;
         };
-        let mut due = drivers.iter_mut().filter(|known| known.is_due).peekable();
-        if due.peek().is_none() || syscall_filters::were_added() {
-            return;
-        }
-        for known in due {
+        for known in drivers.iter_mut().filter(|known| known.is_due) {
             known.read(store);
-            if known.lacks_loads() {
-                known.write(store);
+            match known.lacks_loads() {
+                true => known.write(store),
+                false => known.is_due = false,
             }
         }
     }

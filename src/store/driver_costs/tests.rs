@@ -157,7 +157,7 @@ fn hits_write_nothing_and_the_end_of_a_process_only_until_enough_is_known() {
             measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, quick);
         }
         assert_eq!(known(), before);
-        measures.at_end(&store);
+        measures.write_due(&store);
         known() - before
     };
     assert_eq!(process_with(10), 10);
@@ -176,10 +176,10 @@ fn what_was_measured_before_a_fork_is_counted_once() {
     measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, times);
     // As in the child, which has the memory of its parent.
     measures.forked();
-    measures.at_end(&store);
+    measures.write_due(&store);
     assert_eq!(list(&store), []);
     measures.add(&store, 0, || Some(driver(1)), CostSample::Loaded, times);
-    measures.at_end(&store);
+    measures.write_due(&store);
     assert_eq!(list(&store)[0].loaded.count, 1);
 }
 
