@@ -1,9 +1,11 @@
 //! Long work that the user may interrupt: it stops at a consistent point, and the process then ends by the signal, so that a shell
 //! stops its loop as well.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use rustix::process::getpid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -30,7 +32,14 @@ impl Interrupt {
         let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
         for signal in signals.filter(|signal| ignored >> (signal - 1) & 1 == 0) {
             let (stop, number) = (interrupt.stop.clone(), interrupt.signal.clone());
-            let registered = flag::register_conditional_default(signal, stop.clone())
+            let at_second = match getpid().is_init() {
+                true => {
+                    let code = i32::from(code_of(signal));
+                    flag::register_conditional_shutdown(signal, code, stop.clone())
+                }
+                false => flag::register_conditional_default(signal, stop.clone()),
+            };
+            let registered = at_second
                 .and_then(|_| flag::register_usize(signal, number, signal as usize))
                 .and_then(|_| flag::register(signal, stop));
             registered
@@ -67,6 +76,19 @@ impl Interrupt {
             code: Failure::SIGNALED + self.signal.load(Ordering::Relaxed) as u8,
         }
     }
+}
+
+/// Ends this process by a signal, or returns the code of one. The system ignores what the first process of a container sends to itself.
+pub fn end_by(signal: i32) -> ExitCode {
+    if !getpid().is_init() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    ExitCode::from(code_of(signal))
+}
+
+/// The code by which shells tell of a signal.
+fn code_of(signal: i32) -> u8 {
+    u8::try_from(i32::from(Failure::SIGNALED) + signal).unwrap_or(1)
 }
 
 /// The set of signals that this process ignores, as under nohup: bit N-1 for signal N.

@@ -186,7 +186,7 @@ pub fn main() -> ExitCode {
     verb.run().unwrap_or_else(|failure| {
         say(&format!("oclcache: {}", failure.message));
         if let Some(signal @ 1..) = failure.code.checked_sub(Failure::SIGNALED) {
-            let _ = signal_hook::low_level::emulate_default_handler(signal.into());
+            return interrupt::end_by(signal.into());
         }
         ExitCode::from(failure.code)
     })

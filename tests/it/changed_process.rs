@@ -199,6 +199,35 @@ fn run_waits_for_others_children_as_the_first_process() {
     assert_eq!(ran.code, Some(7), "{}{}", ran.stdout, ran.stderr);
 }
 
+/// The system ignores a signal by which that process would end itself: its code tells which one it was, as that of a shell.
+#[test]
+fn the_command_as_the_first_process_ends_with_the_code_of_a_signal() {
+    let test = "a signal as the end of the first process";
+    if !has_process_namespaces(test) {
+        return;
+    }
+    let sandbox = Sandbox::stub();
+    let command = env!("CARGO_BIN_EXE_oclcache");
+    let run = |script: &str| {
+        let mut container = sandbox.command(Way::Cached, IN_NAMESPACE[0]);
+        container.args(&IN_NAMESPACE[1..]);
+        let ran = sandbox.run(container.args(["sh", "-c", script, command]));
+        assert_eq!(ran.signal, None, "{script}: {}", ran.stderr);
+        ran.code
+    };
+    for signal in [1, 2, 6, 9, 10, 11, 15, 34] {
+        let script = format!("exec \"$0\" run -q -- sh -c 'kill -{signal} $$'");
+        assert_eq!(run(&script), Some(128 + signal), "{signal}");
+    }
+    // It stops at the first one that comes after it has begun to listen, and the next may come before it has ended.
+    for pause in ["0.5", "0.01"] {
+        let script = format!(
+            "while sleep {pause}; do kill -TERM 1; done & exec \"$0\" stats --watch 1h >/dev/null"
+        );
+        assert_eq!(run(&script), Some(143), "{pause}");
+    }
+}
+
 /// What it is told goes nowhere, and raises no signal.
 #[test]
 fn a_log_that_cannot_be_written_ends_no_program() {

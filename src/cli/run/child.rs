@@ -13,7 +13,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::cli::failure::Failure;
-use crate::cli::interrupt::ignored_signals;
+use crate::cli::interrupt::{end_by, ignored_signals};
 use crate::log::path;
 
 /// The exit code if a program succeeded but compiled something with OCLCACHE_MUST_HIT=1, or may have:
@@ -99,8 +99,7 @@ pub fn exit_as(status: &ExitStatus, missed: bool) -> Result<ExitCode, Failure> {
             maximum: Some(0),
         };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
-        return Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)));
+        return Ok(end_by(signal));
     }
     Ok(ExitCode::from(
         status
