@@ -39,6 +39,8 @@ pub enum EngineError {
     Forbidden(String),
     /// An object cannot be written or deleted where others have put something, or closed a directory. Others can be.
     Obstructed(String),
+    /// This user may write nothing to the directory that is the store. Reads may still work.
+    Unwritable(String),
     /// It has no room, or wants fewer requests. Reads may still work.
     Full(String),
     /// Anything else.
@@ -61,6 +63,9 @@ impl fmt::Display for EngineError {
                 )
             }
             EngineError::Obstructed(why) => write!(f, "the file system refuses an object: {why}"),
+            EngineError::Unwritable(why) => {
+                write!(f, "the file system takes nothing from this user: {why}")
+            }
             EngineError::Full(why) => {
                 write!(f, "the server is full or wants fewer requests: {why}")
             }

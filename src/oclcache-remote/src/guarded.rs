@@ -1,4 +1,4 @@
-//! An engine with deadlines, a circuit breaker, and a pause of writes when the store is full.
+//! An engine with deadlines, a circuit breaker, and a pause of writes when the store takes none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::engine::{Engine, EngineError, Listing, OPERATION_TIMEOUT, Outcome};
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// Errors that open the breaker. One failed connection is enough.
 const MAX_ERRORS: u32 = 3;
-/// How long nothing is written after the store said that it is full.
+/// How long nothing is written after the store took nothing.
 const WRITE_PAUSE: Duration = Duration::from_secs(300);
 /// The share of a new measurement in the mean time of a round trip, as a divisor.
 const SMOOTHING: u64 = 4;
@@ -47,7 +47,8 @@ struct Breaker {
     /// How long it was not asked the last time.
     pause: Duration,
     errors: u32,
-    writes_pause_until: Option<Instant>,
+    /// Until when nothing is written, and why.
+    writes_pause: Option<(Instant, EngineError)>,
     last_error: Option<EngineError>,
 }
 
@@ -105,15 +106,17 @@ impl Guarded {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Whether nothing is written because the store said that it is full.
-    pub fn is_full(&self) -> bool {
-        let until = self.breaker().writes_pause_until;
-        until.is_some_and(|until| until > Instant::now())
+    /// Why nothing is written now: what the store said a while ago. It may still be read.
+    pub fn refuses_writes(&self) -> Option<EngineError> {
+        let pause = self.breaker().writes_pause.clone();
+        let pause = pause.filter(|(until, _)| *until > Instant::now());
+        pause.map(|(_, why)| why)
     }
 
-    /// The last error, if nothing has succeeded since.
+    /// The last error, if nothing has succeeded since, or why nothing is written now.
     pub fn last_error(&self) -> Option<EngineError> {
-        self.breaker().last_error.clone()
+        let last = self.breaker().last_error.clone();
+        last.or_else(|| self.refuses_writes())
     }
 
     /// The mean time of a round trip. None: nothing was measured yet.
@@ -216,18 +219,15 @@ impl Guarded {
         Ok(found)
     }
 
-    /// See [`Engine::write`]. Nothing is tried for a while after the store was full.
+    /// See [`Engine::write`]. Nothing is tried for a while after the store took nothing.
     ///
     /// # Errors
     /// The engine's.
     pub async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()> {
-        if self.is_full() {
-            let last = self.last_error();
-            return Err(
-                last.unwrap_or_else(|| EngineError::Full("it was full a moment ago".to_owned()))
-            );
+        match self.refuses_writes() {
+            Some(why) => Err(why),
+            None => self.run(self.engine().write(name, bytes)).await,
         }
-        self.run(self.engine().write(name, bytes)).await
     }
 
     /// See [`Engine::list`], which takes longer than one operation.
@@ -277,8 +277,8 @@ impl Guarded {
             }
             // The store works: only this object cannot be written.
             Some(EngineError::Obstructed(_)) => return,
-            Some(EngineError::Full(_)) => {
-                breaker.writes_pause_until = Some(Instant::now() + WRITE_PAUSE);
+            Some(why @ (EngineError::Full(_) | EngineError::Unwritable(_))) => {
+                breaker.writes_pause = Some((Instant::now() + WRITE_PAUSE, why.clone()));
                 return;
             }
             Some(

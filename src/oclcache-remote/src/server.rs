@@ -414,6 +414,7 @@ impl Server {
                 EngineError::Denied(_) => "set the password anew: `oclcache config set remote` with a URL that has user and password",
                 EngineError::Forbidden(_) => "have who owns it let you read and write there: `ls -ld` shows who may",
                 EngineError::Obstructed(_) => OBSTRUCTED,
+                EngineError::Unwritable(_) => "set `remote_readonly`, or have who owns it let you write: see `ls -ld`; reading goes on",
                 EngineError::ClockDiffers(_) => "set the clock of this machine (`timedatectl set-ntp true`), or that of the server",
                 EngineError::Full(_) => "make room there or let it evict (Redis: `maxmemory-policy allkeys-lru`); reading goes on",
                 EngineError::Failed(_) => "see the log of the server",
@@ -441,6 +442,9 @@ impl Server {
                     "the store is not asked for another {} s",
                     open.as_secs() + 1
                 ),
+                (None, Some(_)) if guarded.refuses_writes().is_some() => {
+                    "the store takes nothing now; reading goes on".to_owned()
+                }
                 (None, Some(_)) => "the last operation failed".to_owned(),
                 (None, None) => "in order".to_owned(),
             },

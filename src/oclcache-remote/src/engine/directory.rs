@@ -82,9 +82,10 @@ impl SharedDirectory {
     }
 }
 
-/// An error, and the file or directory in the root that is to blame, if it is not the one that was asked for.
+/// An error, and what is to blame.
 struct Fault {
     error: io::Error,
+    /// A file or directory in the root; empty: the root itself; None: what was asked for.
     name: Option<String>,
 }
 
@@ -108,14 +109,20 @@ impl Fault {
 
     /// What the error means.
     fn judge(self, root: &Path, asked: &str) -> EngineError {
-        let path = root.join(self.name.as_deref().unwrap_or(asked));
+        let name = self.name.as_deref();
+        let path = match name.unwrap_or(asked) {
+            "" => root.to_owned(),
+            name => root.join(name),
+        };
         let why = format!("`{}`: {}", path.display(), self.error);
         let errno = Errno::from_io_error(&self.error);
         match errno {
             Some(Errno::NOSPC | Errno::DQUOT) => EngineError::Full(why),
-            Some(errno) if OBSTACLES.contains(&errno) && is_usable(root) => {
-                EngineError::Obstructed(why)
-            }
+            Some(errno) if OBSTACLES.contains(&errno) && is_usable(root) => match name {
+                // Every object is written by way of these.
+                Some("" | UNFINISHED) => EngineError::Unwritable(why),
+                _ => EngineError::Obstructed(why),
+            },
             Some(Errno::ACCESS | Errno::PERM) => EngineError::Forbidden(why),
             _ => EngineError::Failed(why),
         }
@@ -157,6 +164,13 @@ fn split(name: &str) -> (&str, &str) {
     name.rsplit_once('/').unwrap_or(("", name))
 }
 
+fn join(directory: &str, name: &str) -> String {
+    match directory {
+        "" => name.to_owned(),
+        _ => format!("{directory}/{name}"),
+    }
+}
+
 fn parts(directories: &str) -> impl Iterator<Item = &str> {
     directories.split('/').filter(|part| !part.is_empty())
 }
@@ -170,12 +184,14 @@ fn go_to(root: &Path, directories: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// The same. What is missing on the way is made.
-fn make(root: &Path, directories: &str) -> io::Result<OwnedFd> {
-    std::fs::create_dir_all(root)?;
-    let mut at = go_to(root, "")?;
+fn make(root: &Path, directories: &str) -> Result<OwnedFd, Fault> {
+    std::fs::create_dir_all(root).map_err(Fault::at(""))?;
+    let mut at = go_to(root, "").map_err(Fault::at(""))?;
+    let mut way = String::new();
     for part in parts(directories) {
+        let next = join(&way, part);
         let step = || rustix::fs::openat(&at, part, STEP, Mode::empty());
-        let next = match step() {
+        let found = match step() {
             Err(Errno::NOENT) => {
                 match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o777)) {
                     // Somebody else has made it meanwhile.
@@ -183,9 +199,13 @@ fn make(root: &Path, directories: &str) -> io::Result<OwnedFd> {
                     Err(error) => Err(error),
                 }
             }
-            next => next,
+            found => found,
         };
-        at = next?;
+        at = found.map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => Fault::at(&next)(error),
+            _ => Fault::at(&way)(error),
+        })?;
+        way = next;
     }
     Ok(at)
 }
@@ -204,10 +224,9 @@ fn read(root: &Path, name: &str, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Writes an object. What keeps this user from writing any is found first.
 fn write(root: &Path, name: &str, bytes: &[u8]) -> Result<(), Fault> {
-    let (directories, file) = split(name);
-    let directory = make(root, directories).map_err(Fault::at(directories))?;
-    let unfinished = make(root, UNFINISHED).map_err(Fault::at(UNFINISHED))?;
+    let unfinished = make(root, UNFINISHED)?;
     let mut random = [0; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let temporary = format!("{:0UNFINISHED_DIGITS$x}", u128::from_le_bytes(random));
@@ -215,14 +234,22 @@ fn write(root: &Path, name: &str, bytes: &[u8]) -> Result<(), Fault> {
     let mode = Mode::from_raw_mode(0o666);
     let opened = rustix::fs::openat(&unfinished, &temporary, flags, mode);
     let mut opened = File::from(opened.map_err(Fault::at(UNFINISHED))?);
-    let written = opened.write_all(bytes).and_then(|()| opened.sync_all());
-    let moved = written.and_then(|()| {
-        rustix::fs::renameat(&unfinished, &temporary, &directory, file).map_err(io::Error::from)
-    });
-    if moved.is_err() {
+    let (directories, file) = split(name);
+    let mut finish = || {
+        let directory = make(root, directories)?;
+        opened.write_all(bytes)?;
+        opened.sync_all()?;
+        let moved = rustix::fs::renameat(&unfinished, &temporary, &directory, file);
+        moved.map_err(|error| match error {
+            Errno::ACCESS => Fault::at(directories)(error),
+            _ => Fault::from(error),
+        })
+    };
+    let finished = finish();
+    if finished.is_err() {
         let _ = rustix::fs::unlinkat(&unfinished, &temporary, AtFlags::empty());
     }
-    moved.map_err(Fault::from)
+    finished
 }
 
 fn delete(root: &Path, name: &str) -> io::Result<()> {
@@ -300,7 +327,7 @@ fn list_one(
                 continue;
             }
         };
-        let name = format!("{name}/{file}");
+        let name = join(name, file);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if parts(&name).count() < MAX_PARTS => directories.push(name),
             FileType::RegularFile => listing.objects.push(ListedObject {

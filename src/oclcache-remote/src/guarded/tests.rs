@@ -168,15 +168,20 @@ fn three_errors_open_the_breaker_and_a_success_between_them_does_not() {
 }
 
 #[test]
-fn a_full_store_is_read_and_not_written() {
-    let full = Some(EngineError::Full("OOM".to_owned()));
-    let (guarded, calls, memory) = guarded(vec![full]);
-    assert!(run(guarded.write("a", Vec::new())).is_err());
-    assert!(run(guarded.write("a", Vec::new())).is_err());
-    assert_eq!(calls.load(Ordering::Relaxed), 1);
-    assert!(guarded.is_full());
-    assert_eq!(run(guarded.read(&["a".to_owned()], 1)), Ok(vec![None]));
-    assert_eq!(memory.get(), None);
+fn a_store_that_takes_nothing_is_read_and_not_written() {
+    let full = EngineError::Full("OOM".to_owned());
+    for why in [full, EngineError::Unwritable("x".to_owned())] {
+        let (guarded, calls, memory) = guarded(vec![Some(why.clone())]);
+        let refused = || (guarded.refuses_writes(), guarded.last_error());
+        assert_eq!(refused(), (None, None));
+        for _ in 0..2 {
+            assert_eq!(run(guarded.write("a", Vec::new())), Err(why.clone()));
+            assert_eq!(run(guarded.read(&["a".to_owned()], 1)), Ok(vec![None]));
+            assert_eq!(refused(), (Some(why.clone()), Some(why.clone())));
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+        assert_eq!(memory.get(), None);
+    }
 }
 
 #[test]

@@ -63,11 +63,19 @@ impl Server {
         kind_of(self.local.marker(key).ok().flatten())
     }
 
-    /// Notes why an entry stays in the outbox.
+    /// Notes why an entry stays in the outbox. One reason may keep many.
     fn stays(&self, why: String) -> Sent {
-        self.local.log(&format!("an entry is not sent yet: {why}"));
-        *locked(&self.stays_why) = Some(why);
+        let before = locked(&self.stays_why).replace(why.clone());
+        if before.as_ref() != Some(&why) {
+            self.local.log(&format!("an entry is not sent yet: {why}"));
+        }
         Sent::Stays
+    }
+
+    /// Whether the store takes nothing now.
+    fn takes_nothing(&self) -> bool {
+        let guarded = &self.shared.guarded;
+        guarded.is_open().is_some() || guarded.refuses_writes().is_some()
     }
 
     /// Sends what is in the outbox within a time. Returns how many entries are left.
@@ -92,10 +100,7 @@ impl Server {
     }
 
     async fn send_outbox(&self, is_spared: bool) {
-        if !self.shared.can_write()
-            || self.shared.guarded.is_full()
-            || self.shared.guarded.is_open().is_some()
-        {
+        if !self.shared.can_write() || self.takes_nothing() {
             return;
         }
         let _only = self.uploading.lock().await;
@@ -191,12 +196,10 @@ impl Server {
             Err(UploadError::Engine(error @ EngineError::Obstructed(_))) => {
                 self.stays(format!("{error}; {OBSTRUCTED}"))
             }
-            Err(UploadError::Engine(_)) => {
-                match self.shared.guarded.is_open().is_some() || self.shared.guarded.is_full() {
-                    true => Sent::Stopped,
-                    false => Sent::Stays,
-                }
-            }
+            Err(UploadError::Engine(_)) => match self.takes_nothing() {
+                true => Sent::Stopped,
+                false => Sent::Stays,
+            },
         }
     }
 

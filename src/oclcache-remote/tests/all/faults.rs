@@ -248,7 +248,7 @@ fn a_full_server_is_read_and_not_written() {
             matches!(full, Err(UploadError::Engine(EngineError::Full(_)))),
             "{full:?}"
         );
-        assert!(store.guarded.is_full());
+        assert!(store.guarded.refuses_writes().is_some());
         // Also once there is room again: writes pause.
         server.redis_cli(&["CONFIG", "SET", "maxmemory", "64mb"]);
         assert!(

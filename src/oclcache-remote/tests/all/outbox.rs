@@ -140,6 +140,94 @@ fn an_object_that_may_not_be_written_keeps_no_other_from_being_sent() {
     assert_eq!((host.outbox(), objects(&folder).len()), (0, all.len()));
 }
 
+/// Why a push sends nothing of all that was built, in one line.
+#[track_caller]
+fn why_nothing_is_sent(host: &Host) -> String {
+    let errors = host.errors();
+    let pushed = host.remote(&["push", "--all"]);
+    assert_ne!(pushed.code, Some(0), "{}", pushed.stdout);
+    assert_eq!(pushed.stderr.lines().count(), 1, "{}", pushed.stderr);
+    assert_eq!(host.outbox(), host.entries(), "{}", pushed.stderr);
+    // Those that were on their way when the first one failed.
+    let tried = host.errors() - errors;
+    assert!((1..=8).contains(&tried), "{tried}: {}", pushed.stderr);
+    pushed.stderr
+}
+
+#[test]
+fn a_directory_that_takes_nothing_is_read_and_tried_once() {
+    let (folder, mut host) = host_beside_a_directory();
+    host.remote(&["push"]).ok();
+    let (root, unfinished) = (folder.path().to_owned(), folder.path().join(".tmp"));
+    let object = objects(&folder).remove(0);
+    let version = object.ancestors().nth(3).expect("a directory");
+    let away = host.path("away");
+    fs::rename(version, &away).expect("moved");
+    host.build(5 * KEYS).ok();
+    bind_by_modes(&mut host);
+    for (place, blamed) in [(&root, &root), (&unfinished, &unfinished)] {
+        let mode = fs::metadata(place).expect("there").permissions().mode();
+        set_mode(place, 0o555);
+        let why = why_nothing_is_sent(&host);
+        let status = host.remote(&["status"]).ok().stdout;
+        let pulled = host.remote(&["pull"]).ok().stdout;
+        set_mode(place, mode & 0o7777);
+        for text in [&why, &status] {
+            assert!(
+                text.contains(&format!("`{}`: ", blamed.display())),
+                "{text}"
+            );
+            assert!(text.contains("`remote_readonly`"), "{text}");
+        }
+        assert!(!status.contains("is not asked"), "{status}");
+        assert!(pulled.starts_with("stored 0, refused 0"), "{pulled}");
+    }
+    // Nobody's object is in the way there either.
+    fs::remove_dir_all(&unfinished).expect("removed");
+    fs::write(&unfinished, "a file").expect("written");
+    let why = why_nothing_is_sent(&host);
+    assert!(
+        why.contains(&format!("`{}`: ", unfinished.display())),
+        "{why}"
+    );
+    fs::remove_file(&unfinished).expect("removed");
+    fs::rename(&away, version).expect("moved");
+    host.remote(&["push", "--all"]).ok();
+    assert_eq!(
+        (host.outbox(), objects(&folder).len()),
+        (0, 5 * KEYS as usize)
+    );
+}
+
+#[test]
+fn a_directory_in_the_store_that_takes_nothing_is_named_once() {
+    let (folder, mut host) = host_beside_a_directory();
+    host.remote(&["push"]).ok();
+    let object = objects(&folder).remove(0);
+    let entries = object.ancestors().nth(2).expect("a directory");
+    fs::remove_dir_all(entries).expect("removed");
+    fs::create_dir(entries).expect("made");
+    set_mode(entries, 0o555);
+    bind_by_modes(&mut host);
+    let pushed = host.remote(&["push", "--all"]);
+    set_mode(entries, 0o755);
+    assert_ne!(pushed.code, Some(0), "{}", pushed.stdout);
+    let name = format!("`{}`: ", entries.display());
+    // What stays, and what to do in the end.
+    let named = pushed.stderr.matches(&name).count();
+    assert_eq!(named, 2, "{}", pushed.stderr);
+    assert_eq!(host.outbox(), KEYS as usize);
+    // Nothing that was begun is left.
+    assert!(
+        fs::read_dir(folder.path().join(".tmp"))
+            .expect("listed")
+            .next()
+            .is_none()
+    );
+    host.remote(&["push", "--all"]).ok();
+    assert_eq!((host.outbox(), objects(&folder).len()), (0, KEYS as usize));
+}
+
 #[test]
 fn a_damaged_marker_leaves_the_outbox_and_its_entry_is_counted_once() {
     let (folder, host) = host_beside_a_directory();

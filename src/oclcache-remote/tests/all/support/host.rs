@@ -323,6 +323,13 @@ impl Host {
         files.count()
     }
 
+    /// How often the store has failed.
+    pub fn errors(&self) -> u64 {
+        let status = self.remote(&["status"]).ok().stdout;
+        let counted = status.split(", ").find_map(|one| one.split_once(" errors"));
+        counted.expect("a row").0.parse().expect("a number")
+    }
+
     /// The directory of the helper's socket, lock and state.
     pub fn sockets(&self) -> PathBuf {
         self.path("home/.cache/oclcache/v1/remote")
