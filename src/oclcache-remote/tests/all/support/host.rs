@@ -140,11 +140,13 @@ impl Host {
         let text = format!("#!/bin/sh\nHELPER='{}'\n{script}\n", helper.display());
         std::fs::write(&path, text).expect("written");
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("set");
-        host.installed = Arc::new(install(&path));
+        // The real one is to stay as long as the script.
+        host.real = Some(std::mem::replace(
+            &mut host.installed,
+            Arc::new(install(&path)),
+        ));
         let library = format!("{}\n", host.installed("liboclcache.so").display());
         std::fs::write(host.path("icd/x.icd"), library).expect("written");
-        // The real one is to stay as long as the script.
-        host.real = Some(installed());
         host
     }
 
