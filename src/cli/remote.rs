@@ -193,11 +193,7 @@ impl RunSharing {
 /// # Errors
 /// For people: the outbox cannot be used.
 fn send(store: &LocalStore) -> Result<u64, String> {
-    let pending = || -> Result<usize, String> {
-        let pending = store.outbox()?.pending();
-        Ok(pending.map_err(|error| error.to_string())?.len())
-    };
-    if pending()? == 0 {
+    if store.pending()?.is_empty() {
         return Ok(0);
     }
     let wait_ms = u32::try_from(FLUSH.as_millis()).unwrap_or(u32::MAX);
@@ -216,6 +212,6 @@ fn send(store: &LocalStore) -> Result<u64, String> {
     }
     match answer {
         Some(Answer::Left(left)) => Ok(u64::from(left)),
-        _ => Ok(pending()? as u64),
+        _ => Ok(store.pending()?.len() as u64),
     }
 }

@@ -3,20 +3,23 @@
 //! One connection for each question, so nothing is kept across fork, and no lock is held. A question that may not wait is a hint: the
 //! connection is closed right after it. Whatever goes wrong here, the driver compiles as if there were no remote level.
 
+use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use once_cell::race::OnceBox;
 
 use super::budget::WaitBudget;
 use super::outbox::{Marker, Outbox};
+use super::outbox_handle::OutboxHandle;
 use super::protocol::{Answer, Get, Request};
 use super::socket::{self, Connection};
 use super::{start, state};
 use crate::config::Config;
 use crate::fork_generation::generation;
 use crate::key::ingredients::{Key, sha256};
+use crate::store::Store;
 use crate::store::entry::Meta;
-use crate::store::{Store, StoreError};
 
 /// How often a wait looks whether the call still needs the answer.
 const SLICE: Duration = Duration::from_millis(25);
@@ -34,7 +37,9 @@ pub struct RemoteClient {
     /// The name of the socket, and the process that made it: a forked child may have entered other namespaces.
     name: OnceBox<(u64, String)>,
     first_missed: OnceBox<Key>,
-    outbox: OnceBox<Option<Outbox>>,
+    outbox: OnceBox<Option<OutboxHandle>>,
+    /// It was said that something is not sent.
+    has_warned: AtomicBool,
 }
 
 /// A question for an entry.
@@ -105,6 +110,7 @@ impl RemoteClient {
             name: OnceBox::new(),
             first_missed: OnceBox::new(),
             outbox: OnceBox::new(),
+            has_warned: AtomicBool::new(false),
         })
     }
 
@@ -266,7 +272,8 @@ impl RemoteClient {
             is_pending: meta.is_pending(),
         };
         let noted = outbox.note_built(key, &marker);
-        noted.inspect_err(not_sent).is_ok().then_some(marker)
+        let noted = noted.inspect_err(|error| self.not_sent(error));
+        noted.is_ok().then_some(marker)
     }
 
     /// Has the entry of a marker sent, which was just stored.
@@ -274,8 +281,9 @@ impl RemoteClient {
         let Some(outbox) = self.outbox(config) else {
             return;
         };
-        if outbox.mark(key, marker).inspect_err(not_sent).is_ok() {
-            self.tell(config, store, &Request::Put(*key));
+        match outbox.mark(key, marker) {
+            Ok(()) => self.tell(config, store, &Request::Put(*key)),
+            Err(error) => self.not_sent(&error),
         }
     }
 
@@ -289,19 +297,23 @@ impl RemoteClient {
         if self.is_readonly {
             return None;
         }
-        let opened = self.outbox.get_or_init(|| {
-            let opened = Outbox::open(config);
-            if let Err(why) = &opened {
-                tracing::warn!(why, "nothing is sent to other machines: there is no outbox");
-            }
-            Box::new(opened.ok())
-        });
-        opened.as_ref()
+        let open = || Outbox::open(config);
+        let first = || {
+            let opened = open().inspect_err(|why| self.not_sent(why));
+            Box::new(opened.ok().map(OutboxHandle::new))
+        };
+        let handle = self.outbox.get_or_init(first).as_ref()?;
+        let outbox = handle.get(|| open().map(Some));
+        outbox.inspect_err(|why| self.not_sent(why)).ok().flatten()
     }
-}
 
-fn not_sent(error: &StoreError) {
-    tracing::debug!(%error, "an entry is not sent to other machines");
+    /// Says why what was built is not noted in the outbox. The same keeps most entries, and a program may build many.
+    fn not_sent(&self, why: &dyn Display) {
+        match self.has_warned.swap(true, Ordering::Relaxed) {
+            false => tracing::warn!(%why, "entries are not sent to other machines"),
+            true => tracing::debug!(%why, "an entry is not sent to other machines"),
+        }
+    }
 }
 
 /// Whether the store is not to be asked now.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::outbox::{Marker, Outbox};
+use super::outbox_handle::OutboxHandle;
 use super::protocol::{Answer, Request};
 use super::settings::{RemoteContent, RemoteSettings};
 use super::socket::{self, Listener};
@@ -27,7 +28,8 @@ pub const MAX_ENTRY_BYTES: usize = 16 << 20;
 pub struct LocalStore {
     store: Store,
     /// None: nothing was built for it yet. The error is for people.
-    outbox: Result<Option<Outbox>, String>,
+    outbox: Result<Option<OutboxHandle>, String>,
+    config: Config,
     /// The name of the socket and of the files beside it.
     name: String,
 }
@@ -131,21 +133,39 @@ impl LocalStore {
     ) -> LocalStore {
         LocalStore {
             name: socket::name(&settings.config, store.root()),
-            outbox,
+            outbox: outbox.map(|outbox| outbox.map(OutboxHandle::new)),
+            config: settings.config.clone(),
             store,
         }
     }
 
-    /// The outbox.
+    /// The outbox, as it is now.
     ///
     /// # Errors
     /// For people: there is none, so nothing is sent.
     pub fn outbox(&self) -> Result<&Outbox, String> {
-        match &self.outbox {
-            Ok(Some(outbox)) => Ok(outbox),
-            Ok(None) => Err("there is no outbox yet".to_owned()),
-            Err(why) => Err(format!("the outbox cannot be used: {why}")),
-        }
+        let outbox = self.outbox_if_any()?;
+        outbox.ok_or_else(|| "there is no outbox yet".to_owned())
+    }
+
+    /// The same. None: there is none yet, or it was removed.
+    fn outbox_if_any(&self) -> Result<Option<&Outbox>, String> {
+        let outbox = match &self.outbox {
+            Ok(Some(outbox)) => outbox.get(|| Outbox::open_again(&self.config)),
+            Ok(None) => Ok(None),
+            Err(why) => Err(why.clone()),
+        };
+        outbox.map_err(|why| format!("the outbox cannot be used: {why}"))
+    }
+
+    /// The keys of entries that are to be sent, in any order.
+    ///
+    /// # Errors
+    /// For people: the outbox cannot be used.
+    pub fn pending(&self) -> Result<Vec<Key>, String> {
+        let pending = self.outbox_if_any()?.map(Outbox::pending).transpose();
+        let pending = pending.map_err(|error| error.to_string())?;
+        Ok(pending.unwrap_or_default())
     }
 
     /// Whether the cache directory was removed, so that the helper must end or open it again.
@@ -225,10 +245,8 @@ impl LocalStore {
     /// # Errors
     /// Why it is not sent.
     pub fn outgoing(&self, key: &Key, content: RemoteContent) -> Result<OutgoingEntry, NotSent> {
-        let outbox = match &self.outbox {
-            Ok(outbox) => outbox.as_ref().ok_or(NotSent::NotBuiltHere)?,
-            Err(_) => self.outbox().map_err(NotSent::Unreadable)?,
-        };
+        let outbox = self.outbox_if_any().map_err(NotSent::Unreadable)?;
+        let outbox = outbox.ok_or(NotSent::NotBuiltHere)?;
         let read = || match self.store.read(key) {
             Ok(Some((entry, _))) => Ok(entry),
             Ok(None) | Err(ReadError::Bad(_)) => Err(NotSent::Absent),

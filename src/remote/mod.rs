@@ -9,7 +9,7 @@
 //! - [`local::LocalStore::open`]: the cache directory, opened and checked as the library does. It stores what was received
 //!   (`receive`), gives what is sent (`outgoing`), removes what a signer signed (`untrust`), listens (`listen`), asks a running helper
 //!   (`ask`), and writes the files by which the helper tells others of its state (`set_breaker`, `change_state`).
-//! - [`outbox::Outbox`], by `LocalStore::outbox`: which entries this machine's driver built, and which are to be sent.
+//! - [`outbox::Outbox`], by `LocalStore::outbox`: which entries this machine's driver built, and which are to be sent (`pending`).
 //! - [`protocol`], and [`socket`]: the messages, and how packets of them are sent and received.
 //!
 //! # A helper in short
@@ -21,7 +21,7 @@
 //! loop: when the listener is readable: peer = listener.accept()
 //!       when the peer is readable:     socket::receive(peer, packet), Request::decode(packet)
 //!       Get:  fetch, verify the signature, store.receive(key, bytes, signer, ..), then socket::send(peer, Answer::Hit.encode())
-//!       Put:  2 s after the last one:  for key in outbox.pending(): store.outgoing(key, settings.content), sign, send,
+//!       Put:  2 s after the last one:  for key in store.pending(): store.outgoing(key, settings.content), sign, send,
 //!             outbox.sent(key, marker)
 //! ```
 
@@ -29,6 +29,7 @@ mod budget;
 pub(crate) mod client;
 pub mod local;
 pub mod outbox;
+mod outbox_handle;
 pub mod protocol;
 pub mod settings;
 pub mod socket;

@@ -19,7 +19,7 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -63,16 +63,22 @@ impl Outbox {
     /// # Errors
     /// For people: why there are none.
     pub(crate) fn open(config: &Config) -> Result<Outbox, String> {
-        let cache = config.directory()?;
-        let state = config.state_directory();
-        let state = state.ok_or("neither XDG_STATE_HOME nor HOME is set")?;
-        // Root must leave no files where HOME is another user's.
-        if let Some(foreign) = crate::trust::foreign_part(&state) {
-            let foreign = crate::log::path(&foreign);
-            return Err(format!("`{foreign}` belongs to another user"));
-        }
+        let (cache, state) = (config.directory()?, own_state(config)?);
         let opened =
             Directory::create_all(&state).and_then(|state| Outbox::open_in(&state, &cache));
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// The same in a directory of the user's state that is there. None if it is not.
+    ///
+    /// # Errors
+    /// For people: why there are none.
+    pub(super) fn open_again(config: &Config) -> Result<Option<Outbox>, String> {
+        let (cache, state) = (config.directory()?, own_state(config)?);
+        let opened = Directory::open(&state).and_then(|state| {
+            let state = state.map(|state| Outbox::open_in(&state, &cache));
+            state.transpose()
+        });
         opened.map_err(|error| error.to_string())
     }
 
@@ -114,6 +120,11 @@ impl Outbox {
             pending: state.create(OUTBOX)?.create(&name)?,
             sent: state.create(SENT)?.create(&name)?,
         })
+    }
+
+    /// Whether a directory was removed, or an application has closed its descriptor.
+    pub(super) fn is_lost(&self) -> bool {
+        self.places().into_iter().any(Directory::is_lost)
     }
 
     /// Notes that this machine's driver built an entry with this content, which is about to be stored.
@@ -242,6 +253,23 @@ impl Outbox {
     }
 }
 
+/// The directory of the user's state.
+///
+/// # Errors
+/// For people: there is no place for one, or it is another user's.
+fn own_state(config: &Config) -> Result<PathBuf, String> {
+    let state = config.state_directory();
+    let state = state.ok_or("neither XDG_STATE_HOME nor HOME is set")?;
+    // Root must leave no files where HOME is another user's.
+    match crate::trust::foreign_part(&state) {
+        Some(foreign) => {
+            let foreign = crate::log::path(&foreign);
+            Err(format!("`{foreign}` belongs to another user"))
+        }
+        None => Ok(state),
+    }
+}
+
 /// The name of the directories of a cache's markers.
 fn name_of(cache: &Path) -> String {
     hex(&sha256(cache.as_os_str().as_bytes())[..NAME_BYTES])
@@ -293,7 +321,6 @@ fn is_damaged(place: &Directory, key: &Key) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::fd::BorrowedFd;
-    use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
 
     use super::*;

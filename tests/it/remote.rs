@@ -3,6 +3,7 @@
 //! Nothing here is timed: where a program shall not wait, the requests are counted, and where it shall, the setting allows a minute.
 
 mod lab;
+mod outbox;
 mod starting;
 
 use std::fs;

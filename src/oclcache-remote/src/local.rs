@@ -182,14 +182,13 @@ impl Local {
     /// The keys in the outbox.
     ///
     /// # Errors
-    /// For people: there is no outbox, or it cannot be listed.
+    /// For people: the outbox cannot be used.
     pub fn pending(&self) -> Result<Vec<KeyBytes>, String> {
-        let keys = self.store.outbox()?.pending();
-        let keys = keys.map_err(|error| error.to_string())?;
-        Ok(keys.into_iter().map(|key| key.0).collect())
+        let keys = self.store.pending()?.into_iter();
+        Ok(keys.map(|key| key.0).collect())
     }
 
-    /// How many there are; 0 if there is no outbox.
+    /// How many there are; 0 if the outbox cannot be used.
     pub fn pending_count(&self) -> u32 {
         let count = self.pending().map_or(0, |keys| keys.len());
         u32::try_from(count).unwrap_or(u32::MAX)

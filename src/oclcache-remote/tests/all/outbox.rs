@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::support::host::{Host, bind_by_modes, set_mode};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::servers::Server;
+use crate::support::wait_for;
 
 const KEYS: u32 = 4;
 
@@ -259,4 +260,31 @@ fn an_outbox_that_cannot_be_opened_is_not_an_empty_one() {
     assert!(objects(&folder).is_empty());
     host.remote(&["push"]).ok();
     assert_eq!(objects(&folder).len(), KEYS as usize);
+}
+
+#[test]
+fn a_helper_whose_outbox_is_removed_sends_what_is_in_a_new_one() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut host = Host::new();
+    // Far more than five round trips: the helper leaves out what compiles faster.
+    host.set("STUB_BUILD_MS", "200");
+    host.shell(&format!(
+        "oclcache config set remote 'file://{}'",
+        folder.path().display()
+    ))
+    .ok();
+    let mut helper = host.remote_command(&["serve"]).spawn().expect("started");
+    wait_for("a helper", || host.is_served());
+    host.build(KEYS).ok();
+    wait_for("they are sent", || host.outbox() == 0);
+    for (number, state) in (2..).zip(["home/.local/state/oclcache", "home/.local/state"]) {
+        fs::remove_dir_all(host.path(state)).expect("removed");
+        host.build(number * KEYS).ok();
+        wait_for("they are sent", || {
+            objects(&folder).len() == (number * KEYS) as usize && host.outbox() == 0
+        });
+    }
+    assert!(helper.try_wait().expect("a child").is_none());
+    host.stop_helper();
+    helper.wait().expect("ended");
 }
