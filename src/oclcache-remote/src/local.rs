@@ -60,6 +60,7 @@ pub enum Outgoing {
 }
 
 /// What has happened since the state was written.
+#[derive(Default)]
 pub struct StateChange {
     /// What is wrong, for people; empty: nothing.
     pub trouble: String,
@@ -83,6 +84,25 @@ pub struct StateChange {
     pub bytes_out: u64,
     /// A program of another version.
     pub other_version: Option<OtherVersion>,
+}
+
+impl StateChange {
+    /// Adds what has happened since.
+    pub fn add(&mut self, since: StateChange) {
+        *self = StateChange {
+            trouble: since.trouble,
+            refused: self.refused + since.refused,
+            errors: self.errors + since.errors,
+            received: self.received + since.received,
+            prefetched: self.prefetched + since.prefetched,
+            sent: self.sent + since.sent,
+            withheld: self.withheld + since.withheld,
+            withheld_why: since.withheld_why.or(self.withheld_why.take()),
+            bytes_in: self.bytes_in + since.bytes_in,
+            bytes_out: self.bytes_out + since.bytes_out,
+            other_version: since.other_version.or(self.other_version),
+        };
+    }
 }
 
 impl Local {
@@ -255,9 +275,10 @@ impl Local {
         }
     }
 
-    /// Adds to the state that others read.
-    pub fn add_state(&self, change: StateChange) {
-        let _ = self.store.change_state(|new| {
+    /// Adds to the state that others read. Returns whether it could be written.
+    #[must_use]
+    pub fn add_state(&self, change: &StateChange) -> bool {
+        let changed = self.store.change_state(|new| {
             new.trouble.clone_from(&change.trouble);
             new.refused += change.refused;
             new.errors += change.errors;
@@ -272,6 +293,7 @@ impl Local {
             new.bytes_out += change.bytes_out;
             new.other_version = change.other_version.or(new.other_version);
         });
+        changed.is_ok()
     }
 
     /// One line for people. The helper's standard error is closed if the library has started it.

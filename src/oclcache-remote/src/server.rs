@@ -17,7 +17,7 @@ use oclcache::remote::protocol::{Answer, Get, Request};
 use oclcache::remote::state::OtherVersion;
 use tokio::sync::Notify;
 
-use crate::local::{Local, Received};
+use crate::local::{Local, Received, StateChange};
 use crate::object::{Kind, Object};
 use crate::shared::{Counters, Fetched, KeyBytes, SharedStore};
 use bundles::Bundles;
@@ -72,8 +72,8 @@ pub struct Server {
     clients: Mutex<Vec<u32>>,
     received: AtomicU64,
     prefetched: AtomicU64,
-    /// The state is read before it is written.
-    writing_state: Mutex<()>,
+    /// What has happened since the state was written, which one thread does at a time: it is read before.
+    unwritten: Mutex<StateChange>,
     /// The entries that are never sent.
     withheld: Mutex<HashSet<KeyBytes>>,
     /// Why the last one of them is not, if one was found since the state was written.
@@ -116,7 +116,7 @@ impl Server {
             clients: Mutex::default(),
             received: AtomicU64::new(0),
             prefetched: AtomicU64::new(0),
-            writing_state: Mutex::default(),
+            unwritten: Mutex::default(),
             withheld: Mutex::default(),
             withheld_why: Mutex::default(),
             stays_why: Mutex::default(),
@@ -385,10 +385,10 @@ impl Server {
 
     /// Adds what has happened since the last time to the state that others read.
     pub fn write_state(&self) {
-        let _only = locked(&self.writing_state);
+        let mut unwritten = locked(&self.unwritten);
         let counters = &self.shared.counters;
         let count = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
-        self.local.add_state(crate::local::StateChange {
+        unwritten.add(StateChange {
             trouble: self.trouble().unwrap_or_default(),
             refused: count(&counters.refused),
             errors: count(&counters.errors),
@@ -401,6 +401,9 @@ impl Server {
             bytes_out: count(&counters.bytes_out),
             other_version: locked(&self.other_version).take(),
         });
+        if self.local.add_state(&unwritten) {
+            *unwritten = StateChange::default();
+        }
     }
 
     /// What is wrong now, and what to do, for people.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -262,8 +263,8 @@ fn an_outbox_that_cannot_be_opened_is_not_an_empty_one() {
     assert_eq!(objects(&folder).len(), KEYS as usize);
 }
 
-#[test]
-fn a_helper_whose_outbox_is_removed_sends_what_is_in_a_new_one() {
+/// A host whose programs compile for longer than a directory takes to answer, so that a helper sends all that they build.
+fn slow_host_beside_a_directory() -> (TempDir, Host) {
     let folder = tempfile::tempdir().expect("a directory");
     let mut host = Host::new();
     // Far more than five round trips: the helper leaves out what compiles faster.
@@ -273,8 +274,20 @@ fn a_helper_whose_outbox_is_removed_sends_what_is_in_a_new_one() {
         folder.path().display()
     ))
     .ok();
-    let mut helper = host.remote_command(&["serve"]).spawn().expect("started");
+    (folder, host)
+}
+
+/// Starts the helper of a host.
+fn served(host: &Host) -> Child {
+    let helper = host.remote_command(&["serve"]).spawn().expect("started");
     wait_for("a helper", || host.is_served());
+    helper
+}
+
+#[test]
+fn a_helper_whose_outbox_is_removed_sends_what_is_in_a_new_one() {
+    let (folder, host) = slow_host_beside_a_directory();
+    let mut helper = served(&host);
     host.build(KEYS).ok();
     wait_for("they are sent", || host.outbox() == 0);
     for (number, state) in (2..).zip(["home/.local/state/oclcache", "home/.local/state"]) {
@@ -285,6 +298,32 @@ fn a_helper_whose_outbox_is_removed_sends_what_is_in_a_new_one() {
         });
     }
     assert!(helper.try_wait().expect("a child").is_none());
+    host.stop_helper();
+    helper.wait().expect("ended");
+}
+
+#[test]
+fn what_is_sent_while_the_state_cannot_be_written_is_counted_afterwards() {
+    let (_folder, host) = slow_host_beside_a_directory();
+    let mut helper = served(&host);
+    host.build(KEYS).ok();
+    let has_sent = |count: u32| {
+        let status = host.remote(&["status"]).ok().stdout;
+        status.contains(&format!("{count} sent"))
+    };
+    wait_for("they are counted", || has_sent(KEYS));
+    let places = fs::read_dir(host.sockets()).expect("listed").flatten();
+    let is_state = |path: &PathBuf| path.extension().is_some_and(|end| end == "state");
+    let state = places.map(|place| place.path()).find(is_state);
+    let state = state.expect("a state");
+    fs::remove_file(&state).expect("removed");
+    fs::create_dir(&state).expect("made");
+    host.build(3 * KEYS).ok();
+    wait_for("they are sent", || host.outbox() == 0);
+    // It has tried to write it.
+    std::thread::sleep(Duration::from_secs(2));
+    fs::remove_dir(&state).expect("removed");
+    wait_for("they are counted", || has_sent(2 * KEYS));
     host.stop_helper();
     helper.wait().expect("ended");
 }
