@@ -341,31 +341,31 @@ impl<'a> Texts<'a> {
                 Token::Directive {
                     name,
                     first_on_line,
-                } => match directive(name) {
-                    Known::Include => {
-                        let operand = included(&mut lexer, first_on_line, name == b"embed")?;
-                        add(operands, operand, &work)?;
-                    }
-                    Known::Pragma if lexer.at() < pragma_end => {}
-                    Known::Pragma => {
-                        let line = lexer.rest_of_line();
-                        pragma_end = lexer.at() + line.len();
-                        if has_pragma_word(line) {
-                            return Err(Bypass::ReadsFile);
+                } => {
+                    // Elsewhere in a line, `#` makes a string of a macro parameter, whatever that is called.
+                    self.makes_strings |= !first_on_line;
+                    match directive(name) {
+                        Known::Include => {
+                            let operand = included(&mut lexer, first_on_line, name == b"embed")?;
+                            add(operands, operand, &work)?;
                         }
-                        // A comment can carry the directive on over line ends.
-                        self.runs_pragmas |= contains(line, b"/*");
+                        Known::Pragma if lexer.at() < pragma_end => {}
+                        Known::Pragma => {
+                            let line = lexer.rest_of_line();
+                            pragma_end = lexer.at() + line.len();
+                            if has_pragma_word(line) {
+                                return Err(Bypass::ReadsFile);
+                            }
+                            // A comment can carry the directive on over line ends.
+                            self.runs_pragmas |= contains(line, b"/*");
+                        }
+                        Known::No if first_on_line => return Err(Bypass::UnknownDirective),
+                        Known::Harmless if first_on_line && name == b"define" => {
+                            (last_define, define_end) = (Some(lexer.at()), None);
+                        }
+                        Known::Harmless | Known::No => {}
                     }
-                    // Elsewhere in a line, `#` makes a string of a macro parameter.
-                    Known::No if first_on_line => return Err(Bypass::UnknownDirective),
-                    Known::Message if first_on_line => {}
-                    Known::Harmless if first_on_line && name == b"define" => {
-                        (last_define, define_end) = (Some(lexer.at()), None);
-                    }
-                    Known::Message | Known::Harmless | Known::No => {
-                        self.makes_strings |= !first_on_line;
-                    }
-                },
+                }
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal, is_character) => {
                     self.names_assembled |= could_name_a_file(literal, is_character);
@@ -395,7 +395,7 @@ fn add(operands: &mut HashSet<Operand>, operand: Operand, work: &Work) -> Result
 
 /// The operand of an include directive.
 fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Operand, Bypass> {
-    if let Some(name) = lexer.header_name() {
+    if let Some(name) = lexer.header_name()? {
         // Some compilers ignore text after a name, with a warning. Parameters of `#embed` name no file.
         return match embeds || lexer.is_at_line_end() {
             true => Ok(Operand::Name(copy(name)?)),
@@ -425,7 +425,7 @@ fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Ope
     if in_macro && !inside.trim_ascii_start().starts_with(b"\"") {
         return Err(Bypass::UnresolvedInclude);
     }
-    match lexer.header_name() {
+    match lexer.header_name()? {
         Some(name) => Ok(Some(Operand::Name(copy(name)?))),
         // A parenthesis in a literal or a comment is not the end.
         None if inside.iter().any(|byte| b"\"'*".contains(byte)) => Err(Bypass::UnresolvedInclude),
@@ -437,7 +437,6 @@ fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Ope
 enum Known {
     Include,
     Pragma,
-    Message,
     Harmless,
     No,
 }
@@ -446,9 +445,8 @@ fn directive(name: &[u8]) -> Known {
     match name {
         b"include" | b"include_next" | b"import" | b"embed" | b"__include_macros" => Known::Include,
         b"pragma" => Known::Pragma,
-        b"error" | b"warning" => Known::Message,
-        b"define" | b"undef" | b"if" | b"ifdef" | b"ifndef" | b"elif" | b"elifdef"
-        | b"elifndef" | b"else" | b"endif" | b"line" | b"ident" => Known::Harmless,
+        b"error" | b"warning" | b"define" | b"undef" | b"if" | b"ifdef" | b"ifndef" | b"elif"
+        | b"elifdef" | b"elifndef" | b"else" | b"endif" | b"line" | b"ident" => Known::Harmless,
         // The null directive, and line markers, which name a file and a line but read nothing.
         b"" => Known::Harmless,
         _ if name[0].is_ascii_digit() => Known::Harmless,

@@ -14,14 +14,22 @@ const DIRECTIVES: [&[u8]; 7] = [
     b"incbin", b"include", b"macro", b"irp", b"irpc", b"rept", b"rep",
 ];
 
+/// LLVM writes a name that begins with this byte without it, and without what the target puts before names. clang joins the name of a
+/// function and that of a static variable in it with a period, so an operand may begin with one (measured on Intel's CPU runtime).
+const BARE_NAME: u8 = 1;
+
 /// The letters of the longest directive.
 const MAX_LETTERS: usize = 7;
 
 /// Whether inline assembly with this literal could read a file. Others may come before and behind the literal, unless it is a
 /// character.
 pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
-    let begins = |byte: u8, next: u8| (byte == b'.') | begins_escape(byte, next);
+    let begins =
+        |byte: u8, next: u8| (byte == b'.') | (byte == BARE_NAME) | begins_escape(byte, next);
     holds_anywhere(literal, begins, |rest| {
+        if rest[0] == BARE_NAME {
+            return true;
+        }
         if rest[0] == b'\\' {
             return !is_character && is_escape(rest) && !is_plain_escape(rest);
         }
@@ -38,7 +46,7 @@ pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
     })
 }
 
-/// Whether an escape that begins here means a byte that is neither a period nor a backslash.
+/// Whether an escape that begins here means a byte that is neither a period nor a backslash nor [`BARE_NAME`].
 fn is_plain_escape(text: &[u8]) -> bool {
     let (base, digits) = match text {
         [b'\\', b'x', digits @ ..] => (16, digits),
@@ -50,7 +58,7 @@ fn is_plain_escape(text: &[u8]) -> bool {
     // Some compilers cut a value that is too large.
     digits.peek().is_some() && {
         let value = digits.fold(0, |value: u32, digit| (value * base + digit) & 0xFF);
-        !b".\\".contains(&(value as u8))
+        !b".\\\x01".contains(&(value as u8))
     }
 }
 
@@ -248,6 +256,9 @@ mod tests {
             r#"asm(".in\143bin \"/blob\"");"#,
             r#"asm(".in\x63\x62in \"/blob\"");"#,
             r#"asm("\134");"#,
+            r#"static int g(void) __asm__("\1"); asm("%c0" :: "i"(&incbin));"#,
+            r#"static int g(void) __asm__("\x1"); asm("%c0" :: "i"(&incbin));"#,
+            "static int g(void) __asm__(\"\x01\"); asm(\"%c0\" :: \"i\"(&incbin));",
             r#"asm("\u002eincbin \"/blob\"");"#,
             r#"asm("nop\n." "in" "cb" "in \"/blob\"");"#,
             r#"extern int f2 asm("."); asm("%c1in" "cb" "in 'b'" :: "i"(&f2));"#,
@@ -282,6 +293,7 @@ mod tests {
             "asm(\"nop\" S(\n.incbin \"b\"));",
             "asm volatile (\"\" /* */\n S(.incbin \"b\") : : );",
             "asm(S(\\056incbin) \" 'b'\");",
+            "#define S3(pragma) #pragma\nasm(S3(.incbin \"b\"));",
             "asm(\n#ifdef A\n\"nop\"\n#endif\n);",
             "asm(L\"nop\");",
             "asm((\"nop\"));",

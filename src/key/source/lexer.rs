@@ -138,12 +138,15 @@ impl<'a> Lexer<'a> {
     }
 
     /// Reads the name in quotes or angle brackets that comes next after blanks and comments.
-    pub(super) fn header_name(&mut self) -> Option<&'a [u8]> {
+    ///
+    /// # Errors
+    /// Where a compiler skips the directive, or reads it for another purpose, a literal or comment begins in the name.
+    pub(super) fn header_name(&mut self) -> Result<Option<&'a [u8]>, Bypass> {
         self.skip_blanks();
         let close = match self.byte(self.at) {
             b'"' => b'"',
             b'<' => b'>',
-            _ => return None,
+            _ => return Ok(None),
         };
         let rest = &self.text[self.at..];
         let ends = |byte: &u8| *byte == close || *byte == b'\n';
@@ -151,10 +154,21 @@ impl<'a> Lexer<'a> {
         let end = end.map_or(rest.len(), |end| end + 1);
         self.work.count(end);
         if rest.get(end) != Some(&close) {
-            return None;
+            return Ok(None);
+        }
+        let name = &rest[1..end];
+        let is_odd = match close {
+            b'"' => name.ends_with(b"\\"),
+            _ => {
+                let begins_comment = |pair: &[u8]| matches!(pair, b"//" | b"/*");
+                name.iter().any(|byte| b"\"'".contains(byte)) || name.windows(2).any(begins_comment)
+            }
+        };
+        if is_odd {
+            return Err(Bypass::UnresolvedInclude);
         }
         self.leave_code(self.at, self.at + end + 1);
-        Some(&rest[1..end])
+        Ok(Some(name))
     }
 
     /// Reads the rest of the directive. Returns whether it has only blanks and comments.
@@ -510,4 +524,37 @@ pub(super) fn is_word(byte: u8) -> bool {
 /// blank.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0B | 0x0C | 0) || !byte.is_ascii()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::key::source::Texts;
+    use crate::outcome::Bypass;
+
+    #[test]
+    fn a_name_that_is_not_one_where_its_directive_is_skipped_is_not_read() {
+        for (name, is_read) in [
+            ("<a.h>", true),
+            ("<a/b.h>", true),
+            ("\"a//b.h\"", true),
+            ("\"it's.h\"", true),
+            ("<a/*b>", false),
+            ("<a//b>", false),
+            ("<a'b>", false),
+            ("<a\"b>", false),
+            ("\"a\\\"", false),
+        ] {
+            for text in [
+                format!("#if 0\n#include {name}\n#endif"),
+                format!("#if __has_include({name})\n#endif"),
+                format!("#define S(embed) (*#embed {name}[9])"),
+            ] {
+                let judged = Texts::default().add(text.as_bytes().to_vec());
+                match is_read {
+                    true => assert_eq!(judged.map(|names| names.len()), Ok(1), "{text}"),
+                    false => assert_eq!(judged, Err(Bypass::UnresolvedInclude), "{text}"),
+                }
+            }
+        }
+    }
 }
