@@ -24,7 +24,9 @@ super::hooks! {
     };
     /// Slot 29.
     clReleaseProgram(program: cl_program) -> cl_int = |driver, below| {
-        let code = match shadow::program_released(Program::new(program)) {
+        // Before the driver's: Oclgrind 21.10, whose own destructors have run in a late handler of atexit(3), damages the heap there.
+        Cache::write_at_release();
+        match shadow::program_released(Program::new(program)) {
             Release::Forward => reentrancy::outside(|| below.call()),
             Release::Last(inner) => {
                 let code = reentrancy::outside(|| below.call());
@@ -38,9 +40,7 @@ super::hooks! {
                 CL_SUCCESS
             }
             Release::Dead(inner) => below.instead(|| driver.release_program(inner.program())),
-        };
-        Cache::write_at_release();
-        code
+        }
     };
     /// Slot 36.
     clRetainKernel(kernel: cl_kernel) -> cl_int = no_cancellation_point |_driver, below| {

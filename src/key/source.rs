@@ -39,7 +39,7 @@ use lexer::{Lexer, READINGS, Token};
 use lines::join_lines;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
-use scan::{contains, holds_anywhere};
+use scan::{find, holds_anywhere};
 
 use super::work::Work;
 use crate::fallible::{copy, push};
@@ -87,6 +87,9 @@ const STRING_MAKERS: [&[u8]; 1] = [b"_CL_STATIC_ASSERT"];
 
 /// The names that begin inline assembly.
 const ASM_NAMES: [&[u8]; 4] = [b"asm", b"_asm", b"__asm", b"__asm__"];
+
+/// Attributes that give a symbol a name from a string, which an operand of inline assembly may write (measured on Intel's CPU runtime).
+const SYMBOL_NAMES: [&[u8]; 2] = [b"weakref", b"__weakref__"];
 
 /// Steps for each text in each pass, however short it is.
 const STEPS_OF_TEXT: usize = 64;
@@ -353,11 +356,10 @@ impl<'a> Texts<'a> {
                         Known::Pragma => {
                             let line = lexer.rest_of_line();
                             pragma_end = lexer.at() + line.len();
-                            if has_pragma_word(line) {
+                            // A comment carries the directive on over line ends, unless it is `#pragma mark`, in which clang reads none.
+                            if has_pragma_word(line) || opens_comment(line) {
                                 return Err(Bypass::ReadsFile);
                             }
-                            // A comment can carry the directive on over line ends.
-                            self.runs_pragmas |= contains(line, b"/*");
                         }
                         Known::No if first_on_line => return Err(Bypass::UnknownDirective),
                         Known::Harmless if first_on_line && name == b"define" => {
@@ -477,6 +479,19 @@ fn has_pragma_word(text: &[u8]) -> bool {
     holds_anywhere(text, begins, |rest| {
         PRAGMA_WORDS.iter().any(|word| rest.starts_with(word))
     })
+}
+
+/// Whether a comment may begin on the line that ends on a later one.
+fn opens_comment(line: &[u8]) -> bool {
+    let mut rest = line;
+    while let Some(at) = find(rest, b"/*") {
+        let inside = &rest[at + 2..];
+        let Some(end) = find(inside, b"*/") else {
+            return true;
+        };
+        rest = &inside[end + 2..];
+    }
+    false
 }
 
 /// The reason that follows from the first special name anywhere in the text, even in a comment or a literal.

@@ -309,6 +309,8 @@ mod tests {
             "#define __volatile__ (S(.incbin \"b\")); asm\n__asm__ __volatile__(\"nop\");",
             "#define a$b ' /* \nasm volatile (\"nop\");",
             "asm",
+            "int x __attribute__((weakref(S(.incbin)))); asm(\"%c0\" :: \"i\"(&x));",
+            "int x __attribute__((C(weak, ref)(S(.incbin)))); asm(\"%c0\" :: \"i\"(&x));",
             "C(as, m)(S(.incbin \"b\"));",
             "C(__as, m__) volatile (S(.incbin \"b\"));",
         ] {

@@ -4,13 +4,16 @@ use std::collections::HashSet;
 
 use super::lexer::is_word;
 use super::scan::holds_anywhere;
-use super::{ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, STRING_MAKERS, special_names};
+use super::{
+    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, STRING_MAKERS, SYMBOL_NAMES, special_names,
+};
 
 /// How many forbidden names there are.
 const NAMES: usize = SPECIAL.len()
     + PRAGMA_OPERATORS.len()
     + PRAGMA_WORDS.len()
     + STRING_MAKERS.len()
+    + SYMBOL_NAMES.len()
     + ASM_NAMES.len();
 
 /// A forbidden name.
@@ -18,9 +21,11 @@ const fn name(index: usize) -> &'static [u8] {
     const OPERATORS: usize = SPECIAL.len();
     const WORDS: usize = OPERATORS + PRAGMA_OPERATORS.len();
     const MAKERS: usize = WORDS + PRAGMA_WORDS.len();
-    const ASM: usize = MAKERS + STRING_MAKERS.len();
+    const SYMBOLS: usize = MAKERS + STRING_MAKERS.len();
+    const ASM: usize = SYMBOLS + SYMBOL_NAMES.len();
     match index {
         ASM.. => ASM_NAMES[index - ASM],
+        SYMBOLS.. => SYMBOL_NAMES[index - SYMBOLS],
         MAKERS.. => STRING_MAKERS[index - MAKERS],
         WORDS.. => PRAGMA_WORDS[index - WORDS],
         OPERATORS.. => PRAGMA_OPERATORS[index - OPERATORS],

@@ -1,3 +1,5 @@
+mod pragmas;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -501,24 +503,6 @@ fn names_that_can_be_pasted_count() {
     let source = b"#define C(a, b) a##b\nC(__FI, X)";
     assert_eq!(verdict(&[source]), NONE);
     assert_eq!(verdict(&[source, b"#define X LE__"]), NAME);
-}
-
-#[test]
-fn pragmas_that_read_files_count() {
-    check(&[
-        ("#pragma OPENCL EXTENSION a\n_Pragma(\"unroll\")", NONE),
-        ("/* module */\n_Pragma(\"unroll\") // __FILE__", NONE),
-        ("#pragma GCC dependency \"a\"\n", FILE),
-        ("#pragma GCC /*\n*/ dependency \"a\"\n", FILE),
-        ("#pragma clang module import a\n", FILE),
-        ("_Pragma(\"GCC dependency \\\"a\\\"\")", FILE),
-        ("#define P(x) _Pragma(#x)\nP(GCC dependency \"a\")", FILE),
-        ("#define P(x) _Pra##gma(#x)\nP(GCC dependency \"a\")", FILE),
-        ("_Pragma(\"message(__FILE__)\")", NAME),
-        ("#define M \"module\"\n__pragma(M)", FILE),
-        ("_Pragma(_CL_STATIC_ASSERT(ID(mod)ule, 1))", FILE),
-        ("int dependency, module;", NONE),
-    ]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::macro_names::{CallWords, Definition, MacroNames};
 use super::pasting::Pieces;
 use super::scan::contains;
 use super::{
-    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, STEPS_OF_WORDS, STRING_MAKERS, Texts,
+    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, STEPS_OF_WORDS, STRING_MAKERS, SYMBOL_NAMES, Texts,
     has_pragma_word, mentions_special, special_names,
 };
 use crate::outcome::Bypass;
@@ -52,7 +52,10 @@ impl Texts<'_> {
         let assembles = match has_text || makes_strings {
             true if self.pastes && makes(&ASM_NAMES) => true,
             true if has_text => self.has_asm()?,
-            true => self.assembles_strings(&macros)?,
+            true => {
+                let names_symbols = self.pastes && makes(&SYMBOL_NAMES);
+                self.assembles_strings(&macros, names_symbols)?
+            }
             false => false,
         };
         match assembles {
@@ -119,17 +122,23 @@ impl Texts<'_> {
         Ok(has)
     }
 
-    /// Whether a literal that `#x` makes of code may be in the text of inline assembly.
-    fn assembles_strings(&self, macros: &OnceCell<MacroNames>) -> Result<bool, Bypass> {
+    /// Whether a literal that `#x` makes of code may be in the text of inline assembly, or in the name of a symbol. `names_symbols`: it may
+    /// be in such a name.
+    fn assembles_strings(
+        &self,
+        macros: &OnceCell<MacroNames>,
+        names_symbols: bool,
+    ) -> Result<bool, Bypass> {
         if !self.has_asm()? {
             return Ok(false);
         }
         let macros = self.macro_names(macros)?;
-        let mut is_found = false;
+        let mut is_found = names_symbols;
         let mut read = |text: &[u8], reading| {
             let mut texts = AsmTexts::default();
             self.each_code(text, reading, |code| {
                 texts.read(code, |word| macros.may_contain(word));
+                is_found |= contains(code, SYMBOL_NAMES[0]);
             })?;
             is_found |= texts.is_found();
             Ok(())

@@ -1,0 +1,24 @@
+//! Pragmas, and what runs them.
+
+use super::{FILE, NAME, NONE, check};
+
+#[test]
+fn pragmas_that_read_files_count() {
+    check(&[
+        (
+            "#pragma a /* */\n/* module */\n_Pragma(\"unroll\") // __FILE__",
+            NONE,
+        ),
+        ("#pragma GCC dependency \"a\"\n", FILE),
+        ("#pragma GCC /*\n*/ dependency \"a\"\n", FILE),
+        ("#pragma mark /* */ a /*\n__TIME__ // */", FILE),
+        ("#pragma clang module import a\n", FILE),
+        ("_Pragma(\"GCC dependency \\\"a\\\"\")", FILE),
+        ("#define P(x) _Pragma(#x)\nP(GCC dependency \"a\")", FILE),
+        ("#define P(x) _Pra##gma(#x)\nP(GCC dependency \"a\")", FILE),
+        ("_Pragma(\"message(__FILE__)\")", NAME),
+        ("#define M \"module\"\n__pragma(M)", FILE),
+        ("_Pragma(_CL_STATIC_ASSERT(ID(mod)ule, 1))", FILE),
+        ("int dependency, module;", NONE),
+    ]);
+}
