@@ -33,13 +33,13 @@ mod together;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use assembly::{could_name_a_file, has_escape};
+use assembly::{could_name_a_file, has_escape, is_symbol};
 pub use language::could_be_cpp;
-use lexer::{Lexer, READINGS, Token};
+use lexer::{Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
-use scan::{find, holds_anywhere};
+use scan::holds_anywhere;
 
 use super::work::Work;
 use crate::fallible::{copy, push};
@@ -121,6 +121,8 @@ pub struct Texts<'a> {
     runs_pragmas: bool,
     /// A literal could name a file in inline assembly.
     names_assembled: bool,
+    /// A literal could not be the name of a symbol.
+    has_odd_literal: bool,
     /// It asks for a file.
     asks: bool,
     work: Work,
@@ -214,6 +216,14 @@ impl<'a> Texts<'a> {
                 let left = (1usize << met.count_ones()) - read;
                 work.check((work.spent() - before) / read * left)?;
             }
+        }
+        // In C++ numbers have other signs, so that the words in a computed name are not known.
+        if self.is_cpp
+            && operands
+                .iter()
+                .any(|operand| matches!(operand, Operand::Computed(_)))
+        {
+            return Err(Bypass::UnresolvedInclude);
         }
         let text = Text {
             bytes,
@@ -325,9 +335,12 @@ impl<'a> Texts<'a> {
             match token {
                 Token::Name(name) if is_question(name) => {
                     let end = || last_define.map_or(0, |at| lexer.directive_end(at));
-                    let in_macro = lexer.at() <= *define_end.get_or_insert_with(end)
-                        || lexer.may_be_argument(name);
-                    if let Some(operand) = question(&mut lexer, name, in_macro)? {
+                    let in_definition = lexer.at() <= *define_end.get_or_insert_with(end);
+                    let in_macro = in_definition || lexer.may_be_argument(name);
+                    // Also what only seems to be tested for may stand behind a macro that opens a call.
+                    self.asks |= lexer.tested(name) == Tested::ByOperator;
+                    let operand = question(&mut lexer, name, in_macro, in_definition)?;
+                    if let Some(operand) = operand {
                         self.asks = true;
                         add(operands, operand, &work)?;
                     }
@@ -371,6 +384,7 @@ impl<'a> Texts<'a> {
                 Token::Paste => self.pastes = true,
                 Token::Literal(literal, is_character) => {
                     self.names_assembled |= could_name_a_file(literal, is_character);
+                    self.has_odd_literal |= !is_character && !is_symbol(literal);
                 }
                 // A raw string has another end, and undoes line splices, in languages that have it.
                 Token::RawString => return Err(Bypass::UnknownDirective),
@@ -380,7 +394,12 @@ impl<'a> Texts<'a> {
             }
         }
         *met |= lexer.met;
-        Ok(())
+        // In C++ numbers have other signs as well (`1p+a`), so that two readings do not say where one ends.
+        let is_odd = lexer.has_odd_directives() || self.is_cpp && lexer.has_separator;
+        match is_odd {
+            true => Err(Bypass::UnknownDirective),
+            false => Ok(()),
+        }
     }
 }
 
@@ -397,6 +416,10 @@ fn add(operands: &mut HashSet<Operand>, operand: Operand, work: &Work) -> Result
 
 /// The operand of an include directive.
 fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Operand, Bypass> {
+    // `#` makes a string of a macro parameter that is called so, and what follows is no name.
+    if !first_on_line {
+        return Err(Bypass::UnresolvedInclude);
+    }
     if let Some(name) = lexer.header_name()? {
         // Some compilers ignore text after a name, with a warning. Parameters of `#embed` name no file.
         return match embeds || lexer.is_at_line_end() {
@@ -405,22 +428,56 @@ fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Oper
         };
     }
     let rest = lexer.rest_of_directive().trim_ascii();
-    match first_on_line && !embeds && !rest.is_empty() {
+    match !embeds && !rest.is_empty() {
         true => Ok(Operand::Computed(copy(rest)?)),
         false => Err(Bypass::UnresolvedInclude),
     }
 }
 
-/// Whether the name asks the compiler for a file, also in spellings of old compilers such as `__has_include__`.
+/// Whether the name asks the compiler for a file, or could in some compiler.
 fn is_question(name: &[u8]) -> bool {
     name.starts_with(b"__has_include") || name.starts_with(b"__has_embed")
 }
 
+/// Names that ask the compiler for a file, also in spellings of old compilers.
+const QUESTIONS: [&[u8]; 5] = [
+    b"__has_include",
+    b"__has_include_next",
+    b"__has_include__",
+    b"__has_include_next__",
+    b"__has_embed",
+];
+
+/// Whether what a macro is has no word, as where `__has_include(x)` is 0 in a compiler without it. `definition`: what stands behind the name.
+fn is_number(definition: &[u8]) -> bool {
+    let behind = definition.strip_prefix(b"(").and_then(|rest| {
+        let end = rest.iter().position(|byte| *byte == b')')?;
+        Some(&rest[end + 1..])
+    });
+    let is_plain = |byte: &u8| byte.is_ascii_digit() || b"() \t".contains(byte);
+    behind.unwrap_or(definition).iter().all(is_plain)
+}
+
 /// The operand of `__has_include` and the like, unless the name is only tested for or defined. `in_macro`: the name is in a macro's
-/// body or arguments, where parameters and other macros may contribute to the operand.
-fn question(lexer: &mut Lexer, name: &[u8], in_macro: bool) -> Result<Option<Operand>, Bypass> {
-    if lexer.is_defined_or_tested(name) {
-        return Ok(None);
+/// body or arguments, where parameters and other macros may contribute to the operand. `in_definition`: it is in a definition.
+fn question(
+    lexer: &mut Lexer,
+    name: &[u8],
+    in_macro: bool,
+    in_definition: bool,
+) -> Result<Option<Operand>, Bypass> {
+    match lexer.tested(name) {
+        // What stands behind a macro of this name is no name of a header.
+        Tested::ByDirective if in_definition && !is_number(lexer.rest_of_directive()) => {
+            return Err(Bypass::UnresolvedInclude);
+        }
+        Tested::ByDirective => return Ok(None),
+        // In a macro, `##` may make another word of the operator.
+        Tested::ByOperator if !in_macro => return Ok(None),
+        Tested::ByOperator | Tested::No => {}
+    }
+    if !QUESTIONS.contains(&name) {
+        return Err(Bypass::UnresolvedInclude);
     }
     let inside = lexer.parenthesised().flatten();
     let inside = inside.ok_or(Bypass::UnresolvedInclude)?;
@@ -479,19 +536,6 @@ fn has_pragma_word(text: &[u8]) -> bool {
     holds_anywhere(text, begins, |rest| {
         PRAGMA_WORDS.iter().any(|word| rest.starts_with(word))
     })
-}
-
-/// Whether a comment may begin on the line that ends on a later one.
-fn opens_comment(line: &[u8]) -> bool {
-    let mut rest = line;
-    while let Some(at) = find(rest, b"/*") {
-        let inside = &rest[at + 2..];
-        let Some(end) = find(inside, b"*/") else {
-            return true;
-        };
-        rest = &inside[end + 2..];
-    }
-    false
 }
 
 /// The reason that follows from the first special name anywhere in the text, even in a comment or a literal.

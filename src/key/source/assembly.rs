@@ -144,22 +144,42 @@ fn begins_word(byte: u8, next: u8) -> bool {
 
 /// Finds inline assembly whose text may be more than the literals that stand there. A word between them may be a macro, and so a string
 /// that `#x` makes of code. Where no parenthesis stands behind `asm`, the text may come from elsewhere.
-#[derive(Default)]
+///
+/// Also finds labels, which name a function or variable, that would begin a statement. clang joins the label of a function and the name of
+/// a variable in it with a period, and an operand may write that (`;.incbin`, measured on Intel's CPU runtime).
 pub(super) struct AsmTexts {
     state: State,
-    /// There is such inline assembly.
+    /// What the code so far ends in may be a declaration, of which `asm` gives the label.
+    may_be_labeled: bool,
+    /// There is inline assembly of something else.
     is_found: bool,
+    has_odd_label: bool,
 }
 
 /// Where the code that was read so far ends.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    #[default]
     Elsewhere,
-    /// Behind `asm` and its qualifiers.
-    Named,
-    /// In the parentheses, where only literals stood so far.
-    InText,
+    /// Behind `asm` and its qualifiers. `is_label`: it may be one.
+    Named {
+        is_label: bool,
+    },
+    /// In the parentheses, where only literals stood so far. `is_odd`: some of them are no name.
+    InText {
+        is_label: bool,
+        is_odd: bool,
+    },
+}
+
+impl Default for AsmTexts {
+    fn default() -> AsmTexts {
+        AsmTexts {
+            state: State::Elsewhere,
+            may_be_labeled: true,
+            is_found: false,
+            has_odd_label: false,
+        }
+    }
 }
 
 impl AsmTexts {
@@ -172,14 +192,24 @@ impl AsmTexts {
             let length = rest.iter().take_while(|byte| is_word(**byte)).count();
             let word = &rest[..length];
             let (state, next) = match (self.state, rest[0]) {
-                (State::Elsewhere, _) if word_begins_asm(word) => (State::Named, at + length),
+                (State::Elsewhere, _) if word_begins_asm(word) => {
+                    let is_label = self.may_be_labeled_behind(&code[..at]);
+                    (State::Named { is_label }, at + length)
+                }
                 (State::Elsewhere, _) => (State::Elsewhere, words.next(at + length) + 1),
                 (state, b' ' | b'\t' | b'\n' | b'\r' | 0x0B | 0x0C) => (state, at + 1),
-                (State::Named, b'(') => (State::InText, at + 1),
-                (State::Named, _) if is_qualifier(word) && !is_macro(word) => {
-                    (State::Named, at + length)
+                (State::Named { is_label }, b'(') => {
+                    let is_odd = false;
+                    (State::InText { is_label, is_odd }, at + 1)
                 }
-                (State::InText, b':' | b')') => (State::Elsewhere, at + 1),
+                (State::Named { .. }, _) if is_qualifier(word) && !is_macro(word) => {
+                    (State::Named { is_label: false }, at + length)
+                }
+                (State::InText { .. }, b':') => (State::Elsewhere, at + 1),
+                (State::InText { is_label, is_odd }, b')') => {
+                    self.has_odd_label |= is_label && is_odd;
+                    (State::Elsewhere, at + 1)
+                }
                 _ => {
                     self.is_found = true;
                     return;
@@ -187,12 +217,40 @@ impl AsmTexts {
             };
             (self.state, at) = (state, next);
         }
+        self.may_be_labeled = self.may_be_labeled_behind(code);
+    }
+
+    /// Reads a literal behind the code. Its prefix is in the code.
+    pub(super) fn read_literal(&mut self, literal: &[u8]) {
+        if let State::InText { is_odd, .. } = &mut self.state {
+            *is_odd |= !is_symbol(literal);
+        }
+        self.may_be_labeled = false;
+    }
+
+    /// Whether a declaration may end with this code, before which stands what was read.
+    fn may_be_labeled_behind(&self, code: &[u8]) -> bool {
+        match code.trim_ascii_end().last() {
+            Some(last) => is_word(*last) || b")]".contains(last),
+            None => self.may_be_labeled,
+        }
     }
 
     /// Whether there is such inline assembly in what was read, which ends here. What has not ended goes on elsewhere.
     pub(super) fn is_found(&self) -> bool {
         self.is_found || self.state != State::Elsewhere
     }
+
+    /// Whether there is such a label. It has ended.
+    pub(super) fn has_odd_label(&self) -> bool {
+        self.has_odd_label
+    }
+}
+
+/// Whether a literal may be a name of a symbol, or a part of one, that begins no statement.
+pub(super) fn is_symbol(literal: &[u8]) -> bool {
+    let is_of_name = |byte: &u8| is_word(*byte) || *byte == b'.';
+    literal.iter().all(is_of_name)
 }
 
 /// Whether the word may stand between `asm` and its text.
@@ -336,6 +394,25 @@ mod tests {
             "int f(int) __asm__(\"f\"); int disasm(x), asmx, my_asm; // asm",
         ] {
             assert!(!reads_a_file(&[STRINGS, text].concat()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_label_that_is_no_name_counts() {
+        for (text, expected) in [
+            (r#"int f(int) __asm__(";");"#, true),
+            (r#"int f(int) asm("nop" /**/ "\n") { return 1; }"#, true),
+            (r#"int x[2] asm("a b");"#, true),
+            ("int f(int) // why\n__asm__(\"\\t\");", true),
+            ("#define L asm(\";\")\nint f(int) L;", true),
+            (r#"int f(int) __asm__("_Z1f.x");"#, false),
+            (
+                r#"printf("a b"); asm("nop; nop"); { asm("a;"); } // why
+                asm("b;"); if (x) asm volatile ("c;"); if (x) asm("%0;" : : "r"(x));"#,
+                false,
+            ),
+        ] {
+            assert_eq!(reads_a_file(text), expected, "{text}");
         }
     }
 

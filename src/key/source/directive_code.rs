@@ -1,6 +1,6 @@
 //! Whether macros may take a part of a directive as their arguments: its parentheses, without those in literals and comments.
 
-use super::lexer::{Lexer, is_word};
+use super::lexer::{Lexer, ends_in_odd_letter, is_word};
 use crate::fallible;
 use crate::key::work::Work;
 use crate::outcome::Bypass;
@@ -87,7 +87,8 @@ fn calls(before: &[u8]) -> bool {
         None => false,
         Some(last) if is_word(*last) => {
             let length = before.iter().rev().take_while(|byte| is_word(**byte));
-            &before[before.len() - length.count()..] != b"defined"
+            let (before, word) = before.split_at(before.len() - length.count());
+            word != b"defined" || ends_in_odd_letter(before)
         }
         Some(last) => !b"(&|!=<>+-*/%^~?:,".contains(last),
     }

@@ -76,4 +76,17 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn in_cpp_what_may_be_a_part_of_a_number_is_not_read() {
+        for (text, reason) in [
+            ("#define A 1é'0 // ' /*\n__TIME__", Bypass::UnknownDirective),
+            ("#define B 1p+a'b/*'", Bypass::UnknownDirective),
+            ("#define H <a.h>\n#include H", Bypass::UnresolvedInclude),
+        ] {
+            assert_eq!(judge(CPP[0], text), Err(reason), "{text}");
+        }
+        let plain = "char c = 'a', d = L'b'; // don't\n";
+        assert_eq!(judge(CPP[0], plain), Ok(()));
+    }
 }

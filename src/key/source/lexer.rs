@@ -6,6 +6,8 @@
 //! Each difference between compilers is a bit of the *reading*; a clear bit is clang's behavior. The caller learns which
 //! differences occurred (`met`) and may read the text again with those bits set.
 
+use std::cell::Cell;
+
 use super::directive_code::DirectiveCode;
 use super::names_a_macro;
 use super::scan::{Marks, TokenStart, contains, find, first, line_end};
@@ -22,12 +24,10 @@ pub(super) const RETURN_IS_BLANK: u8 = 1 << 2;
 pub(super) const LONE_QUOTES: u8 = 1 << 3;
 /// An apostrophe within a number is part of it (digit separators of C++14 and C23).
 pub(super) const JOINED_APOSTROPHES: u8 = 1 << 4;
-/// The text of `#error` and `#warning` is tokens, with comments (clang does not look into it, except when skipping).
-const LEXED_MESSAGES: u8 = 1 << 5;
 /// A line splice within `*/` leaves the comment open (old clang with more than one splice).
-pub(super) const WHOLE_COMMENT_ENDS: u8 = 1 << 6;
+pub(super) const WHOLE_COMMENT_ENDS: u8 = 1 << 5;
 /// All readings are below this.
-pub(super) const READINGS: u8 = 1 << 7;
+pub(super) const READINGS: u8 = 1 << 6;
 
 /// The length of the operand of `__has_include`.
 const MAX_OPERAND_BYTES: usize = 4096;
@@ -64,6 +64,12 @@ pub(super) struct Lexer<'a> {
     reading: u8,
     /// The differences between readings that occurred in this text.
     pub(super) met: u8,
+    /// A comment may begin in the text of `#error` or `#warning` and end behind it. clang begins none there, except where it skips.
+    opens_message: bool,
+    /// A byte beyond ASCII was taken for a blank beside a directive's parts. clang takes most characters for letters.
+    odd_blanks: Cell<bool>,
+    /// There is an apostrophe behind a letter or digit that is no prefix.
+    pub(super) has_separator: bool,
     /// The receiver of the spans of code, which are all but comments and literals, up to `code_from`.
     code: Option<&'a mut dyn FnMut(&'a [u8])>,
     code_from: usize,
@@ -82,6 +88,9 @@ impl<'a> Lexer<'a> {
             at: 0,
             reading,
             met: 0,
+            opens_message: false,
+            odd_blanks: Cell::new(false),
+            has_separator: false,
             code: None,
             code_from: 0,
             directive: DirectiveCode::default(),
@@ -241,7 +250,7 @@ impl<'a> Lexer<'a> {
 
     /// Whether the last name is only tested for, defined or undefined, and neither an argument of a macro named like that nor behind
     /// such a macro.
-    pub(super) fn is_defined_or_tested(&self, name: &[u8]) -> bool {
+    pub(super) fn tested(&self, name: &[u8]) -> Tested {
         let before = self.text[..self.at - name.len()].trim_ascii_end();
         let in_parentheses = before.strip_suffix(b"(").map(<[u8]>::trim_ascii_end);
         let before = in_parentheses.unwrap_or(before);
@@ -254,17 +263,23 @@ impl<'a> Lexer<'a> {
         self.work.count(self.at - start);
         let word = &before[start..];
         if in_parentheses.is_none() && names_a_macro(word) {
-            return self.directive.begins_at(before.len());
+            return match self.directive.begins_at(before.len()) {
+                true => Tested::ByDirective,
+                false => Tested::No,
+            };
         }
         // In the arguments of a macro the name is expanded all the same, if what follows is its operand.
-        if word != b"defined" {
-            return false;
+        if word != b"defined" || ends_in_odd_letter(&before[..start]) {
+            return Tested::No;
         }
         let rest = &self.text[self.at..];
         let blanks = rest.iter().take_while(|byte| is_blank(**byte)).count();
         self.work.count(blanks);
         let rest = &rest[blanks..];
-        !rest.starts_with(b"(") && !rest.starts_with(b"/*")
+        match rest.starts_with(b"(") || rest.starts_with(b"/*") {
+            true => Tested::No,
+            false => Tested::ByOperator,
+        }
     }
 
     /// Whether the last name may be in the arguments of a macro. The text after it is then not read as the name of a header
@@ -277,13 +292,7 @@ impl<'a> Lexer<'a> {
     fn skip_message(&mut self) {
         let message = self.rest_of_line();
         self.work.count(2 * STEPS_OF_MARK);
-        // Only a comment that is still open tells the two readings apart behind the line.
-        if contains(message, b"/*") {
-            self.met |= LEXED_MESSAGES;
-            if self.reading & LEXED_MESSAGES != 0 {
-                return;
-            }
-        }
+        self.opens_message |= opens_comment(message);
         self.leave_code(self.at, self.at + message.len());
     }
 
@@ -324,11 +333,22 @@ impl<'a> Lexer<'a> {
                 .take_while(|byte| is_blank(**byte))
                 .count();
         self.work.count(at - reached);
+        self.note_blanks(reached, at);
         if reached > bound {
             self.text[reached - 1] == b'\n'
         } else {
             after_comment
         }
+    }
+
+    fn note_blanks(&self, from: usize, to: usize) {
+        let is_odd = !self.text[from..to].is_ascii();
+        self.odd_blanks.set(self.odd_blanks.get() || is_odd);
+    }
+
+    /// Whether other compilers may read directives otherwise.
+    pub(super) fn has_odd_directives(&self) -> bool {
+        self.opens_message || self.odd_blanks.get()
     }
 
     /// Skips blanks and comments within a directive.
@@ -340,6 +360,7 @@ impl<'a> Lexer<'a> {
                     let start = self.at;
                     self.at = first(self.text, start + 1, |byte: u8, _: u8| !is_blank(byte));
                     self.work.count(self.at - start);
+                    self.note_blanks(start, self.at);
                 }
                 _ => return,
             }
@@ -442,6 +463,16 @@ impl<'a> Lexer<'a> {
                 return Some(Token::RawString);
             }
         }
+        if quote == b'\'' {
+            let word = self.text[..start]
+                .iter()
+                .rev()
+                .take_while(|byte| is_word(**byte));
+            let prefix = &self.text[start - word.count()..start];
+            let is_prefix = matches!(prefix, b"" | b"L" | b"u" | b"U" | b"u8");
+            self.has_separator |=
+                !is_prefix || ends_in_odd_letter(&self.text[..start - prefix.len()]);
+        }
         if quote == b'\'' && self.is_separator(start) {
             self.met |= JOINED_APOSTROPHES;
             if self.reading & JOINED_APOSTROPHES != 0 {
@@ -514,6 +545,28 @@ impl<'a> Iterator for Lexer<'a> {
     }
 }
 
+/// Whether a comment may begin on the line and end on a later one. It may also begin in what one compiler takes for a literal or comment.
+pub(super) fn opens_comment(line: &[u8]) -> bool {
+    let last = line.windows(2).rposition(|pair| pair == b"/*");
+    last.is_some_and(|at| !contains(&line[at + 2..], b"*/"))
+}
+
+/// Whether the last of these bytes may be of a word that [`is_word`] does not see.
+pub(super) fn ends_in_odd_letter(text: &[u8]) -> bool {
+    text.last()
+        .is_some_and(|last| *last == b'$' || !last.is_ascii())
+}
+
+/// What stands before a name that asks for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tested {
+    No,
+    /// A directive that tests for it, defines or undefines it.
+    ByDirective,
+    /// `defined`.
+    ByOperator,
+}
+
 /// Whether a byte can be in an identifier or number. `$` and bytes beyond ASCII can in some compilers, but more is found if they
 /// separate.
 pub(super) fn is_word(byte: u8) -> bool {
@@ -524,37 +577,4 @@ pub(super) fn is_word(byte: u8) -> bool {
 /// blank.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0B | 0x0C | 0) || !byte.is_ascii()
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::key::source::Texts;
-    use crate::outcome::Bypass;
-
-    #[test]
-    fn a_name_that_is_not_one_where_its_directive_is_skipped_is_not_read() {
-        for (name, is_read) in [
-            ("<a.h>", true),
-            ("<a/b.h>", true),
-            ("\"a//b.h\"", true),
-            ("\"it's.h\"", true),
-            ("<a/*b>", false),
-            ("<a//b>", false),
-            ("<a'b>", false),
-            ("<a\"b>", false),
-            ("\"a\\\"", false),
-        ] {
-            for text in [
-                format!("#if 0\n#include {name}\n#endif"),
-                format!("#if __has_include({name})\n#endif"),
-                format!("#define S(embed) (*#embed {name}[9])"),
-            ] {
-                let judged = Texts::default().add(text.as_bytes().to_vec());
-                match is_read {
-                    true => assert_eq!(judged.map(|names| names.len()), Ok(1), "{text}"),
-                    false => assert_eq!(judged, Err(Bypass::UnresolvedInclude), "{text}"),
-                }
-            }
-        }
-    }
 }

@@ -54,7 +54,7 @@ pub(super) fn join_lines<'a>(
                 }
             };
         } else if byte == b'\\'
-            && let Some(splice) = splice(&text[at + width..], reading, met)
+            && let Some(splice) = splice(&text[at + width..], reading, met)?
         {
             width += splice;
             emit = None;
@@ -73,9 +73,15 @@ pub(super) fn join_lines<'a>(
 }
 
 /// The length of the line end, blanks before it included, which a backslash before `rest` would join over.
-fn splice(rest: &[u8], reading: u8, met: &mut u8) -> Option<usize> {
+///
+/// # Errors
+/// There is a NUL among the blanks, which clang skips in the end of a comment alone.
+fn splice(rest: &[u8], reading: u8, met: &mut u8) -> Result<Option<usize>, Bypass> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0B | 0x0C);
     let blanks = rest.iter().take_while(|byte| is_blank(byte)).count();
+    if rest.get(blanks) == Some(&0) {
+        return Err(Bypass::UnknownDirective);
+    }
     let end = match rest[blanks..] {
         [b'\r', b'\n', ..] => 2,
         // For clang this is one end as well. This reading is the first.
@@ -87,19 +93,19 @@ fn splice(rest: &[u8], reading: u8, met: &mut u8) -> Option<usize> {
         [b'\r', ..] => {
             *met |= RETURN_IS_BLANK;
             if reading & RETURN_IS_BLANK != 0 {
-                return None;
+                return Ok(None);
             }
             1
         }
-        _ => return None,
+        _ => return Ok(None),
     };
     if blanks > 0 {
         *met |= STRICT_SPLICES;
         if reading & STRICT_SPLICES != 0 {
-            return None;
+            return Ok(None);
         }
     }
-    Some(blanks + end)
+    Ok(Some(blanks + end))
 }
 
 fn trigraph(text: &[u8]) -> Option<u8> {

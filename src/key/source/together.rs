@@ -1,6 +1,6 @@
 //! What texts could do together that none of them does alone.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use super::assembly::{AsmTexts, has_asm};
 use super::directive_code::is_balanced;
@@ -49,14 +49,16 @@ impl Texts<'_> {
         }
         // In C++ the text of inline assembly may be a constant that is computed.
         let has_text = self.is_cpp || self.names_assembled;
+        let pastes_any = |names: &[&[u8]]| self.pastes && makes(names);
         let assembles = match has_text || makes_strings {
-            true if self.pastes && makes(&ASM_NAMES) => true,
+            true if pastes_any(&ASM_NAMES) => true,
             true if has_text => self.has_asm()?,
-            true => {
-                let names_symbols = self.pastes && makes(&SYMBOL_NAMES);
-                self.assembles_strings(&macros, names_symbols)?
+            makes_strings => {
+                (makes_strings || self.has_odd_literal)
+                    && self.has_asm()?
+                    && (makes_strings && pastes_any(&SYMBOL_NAMES)
+                        || self.assembles_more(&macros, makes_strings)?)
             }
-            false => false,
         };
         match assembles {
             true => Err(Bypass::ReadsFile),
@@ -122,25 +124,30 @@ impl Texts<'_> {
         Ok(has)
     }
 
-    /// Whether a literal that `#x` makes of code may be in the text of inline assembly, or in the name of a symbol. `names_symbols`: it may
-    /// be in such a name.
-    fn assembles_strings(
+    /// Whether inline assembly has a label that is no name. `makes_strings`: or whether a literal that `#x` makes of code may be in its text,
+    /// or in the name of a symbol.
+    fn assembles_more(
         &self,
         macros: &OnceCell<MacroNames>,
-        names_symbols: bool,
+        makes_strings: bool,
     ) -> Result<bool, Bypass> {
-        if !self.has_asm()? {
-            return Ok(false);
-        }
         let macros = self.macro_names(macros)?;
-        let mut is_found = names_symbols;
+        let mut is_found = false;
         let mut read = |text: &[u8], reading| {
-            let mut texts = AsmTexts::default();
-            self.each_code(text, reading, |code| {
-                texts.read(code, |word| macros.may_contain(word));
-                is_found |= contains(code, SYMBOL_NAMES[0]);
-            })?;
-            is_found |= texts.is_found();
+            let names_symbol = Cell::new(false);
+            let texts = RefCell::new(AsmTexts::default());
+            let mut code = |code: &[u8]| {
+                texts
+                    .borrow_mut()
+                    .read(code, |word| macros.may_contain(word));
+                names_symbol.set(names_symbol.get() || contains(code, SYMBOL_NAMES[0]));
+            };
+            let literal = |literal: &[u8]| texts.borrow_mut().read_literal(literal);
+            self.work.count(STEPS_OF_WORDS * text.len());
+            Lexer::spans_of(text, reading, &self.work, &mut code, literal)?;
+            let texts = texts.borrow();
+            is_found |=
+                texts.has_odd_label() || makes_strings && (names_symbol.get() || texts.is_found());
             Ok(())
         };
         self.each_definition(&mut read)?;

@@ -50,7 +50,8 @@ const KINDS: &[Kind] = &[
     Kind {
         name: "all differences between compilers",
         make: |bytes| {
-            let head = "#define P(a,b) a##b\n#if 0\n??/ x\n\\ \nfoo *\\\n/ \r bar \n 'lone\n 1'0 \n#error /* \n x */\n";
+            let head =
+                "#define P(a,b) a##b\n#if 0\n??/ x\n\\ \nfoo *\\\n/ \r bar \n 'lone\n 1'0 \n";
             lines(head, bytes, |number| {
                 format!(
                     "  float __v{number:x} = in[{}] * 1'0; /* c */ 'q\n",
@@ -222,7 +223,7 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "open comments in messages",
-        make: |bytes| repeated("'lone\n1'0 y##z\n#error ", bytes, "#error a /*\n*/\n"),
+        make: |bytes| repeated("'lone\n1'0 y##z\n#error ", bytes, "#error a /* */\n"),
     },
     Kind {
         name: "unclosed quotes on one line",

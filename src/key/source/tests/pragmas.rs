@@ -11,6 +11,7 @@ fn pragmas_that_read_files_count() {
         ),
         ("#pragma GCC dependency \"a\"\n", FILE),
         ("#pragma GCC /*\n*/ dependency \"a\"\n", FILE),
+        ("#pragma mark \"/*\" */*\n__TIME__ // */", FILE),
         ("#pragma mark /* */ a /*\n__TIME__ // */", FILE),
         ("#pragma clang module import a\n", FILE),
         ("_Pragma(\"GCC dependency \\\"a\\\"\")", FILE),
