@@ -101,9 +101,9 @@ numbered! {
         /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
         UsesTimeOrFileName = 1, "uses_time_or_file_name",
             "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them";
-        /// The source has a preprocessor directive whose effect is not known here.
+        /// The source has a preprocessor directive whose effect is not known here, or a line that compilers read differently.
         UnknownDirective = 2, "unknown_directive",
-            "a preprocessor directive that oclcache does not know; leave it out";
+            "a preprocessor directive that oclcache does not know, or that compilers read differently; leave it out";
         /// A build option makes the compiler read another file.
         OptionReadsFile = 3, "option_reads_file",
             "an option, or a variable such as `CPATH`, makes the compiler read a file that oclcache cannot identify; put the text into the source";
