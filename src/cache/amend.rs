@@ -1,4 +1,4 @@
-//! Adds facts to an entry that is stored already.
+//! Adds facts to an entry that is stored already, and writes at a release what earlier calls have left.
 
 use std::collections::BTreeMap;
 

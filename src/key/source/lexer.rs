@@ -248,8 +248,8 @@ impl<'a> Lexer<'a> {
         Some(end.map(|end| &rest[..end]))
     }
 
-    /// Whether the last name is only tested for, defined or undefined, and neither an argument of a macro named like that nor behind
-    /// such a macro.
+    /// What only tests for the last name, defines or undefines it. None does where the name is an argument of a macro named like that, or
+    /// behind such a macro.
     pub(super) fn tested(&self, name: &[u8]) -> Tested {
         let before = self.text[..self.at - name.len()].trim_ascii_end();
         let in_parentheses = before.strip_suffix(b"(").map(<[u8]>::trim_ascii_end);

@@ -50,15 +50,15 @@ impl Texts<'_> {
         // In C++ the text of inline assembly may be a constant that is computed.
         let has_text = self.is_cpp || self.names_assembled;
         let pastes_any = |names: &[&[u8]]| self.pastes && makes(names);
-        let assembles = match has_text || makes_strings {
-            true if pastes_any(&ASM_NAMES) => true,
-            true if has_text => self.has_asm()?,
-            makes_strings => {
-                (makes_strings || self.has_odd_literal)
-                    && self.has_asm()?
-                    && (makes_strings && pastes_any(&SYMBOL_NAMES)
-                        || self.assembles_more(&macros, makes_strings)?)
-            }
+        let assembles = if (has_text || makes_strings) && pastes_any(&ASM_NAMES) {
+            true
+        } else if has_text {
+            self.has_asm()?
+        } else if makes_strings || self.has_odd_literal {
+            let names_symbols = makes_strings && pastes_any(&SYMBOL_NAMES);
+            self.has_asm()? && (names_symbols || self.assembles_more(&macros, makes_strings)?)
+        } else {
+            false
         };
         match assembles {
             true => Err(Bypass::ReadsFile),
