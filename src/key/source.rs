@@ -35,7 +35,7 @@ use std::collections::HashSet;
 
 use assembly::{could_name_a_file, has_escape, is_symbol};
 pub use language::could_be_cpp;
-use lexer::{Lexer, READINGS, Tested, Token, opens_comment};
+use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
@@ -395,7 +395,8 @@ impl<'a> Texts<'a> {
         }
         *met |= lexer.met;
         // In C++ numbers have other signs as well (`1p+a`), so that two readings do not say where one ends.
-        let is_odd = lexer.has_odd_directives() || self.is_cpp && lexer.has_separator;
+        let has_separator = lexer.has_separator || lexer.met & JOINED_APOSTROPHES != 0;
+        let is_odd = lexer.has_odd_directives() || self.is_cpp && has_separator;
         match is_odd {
             true => Err(Bypass::UnknownDirective),
             false => Ok(()),
@@ -429,8 +430,17 @@ fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Oper
     }
     let rest = lexer.rest_of_directive().trim_ascii();
     match !embeds && !rest.is_empty() {
-        true => Ok(Operand::Computed(copy(rest)?)),
+        true => computed(rest),
         false => Err(Bypass::UnresolvedInclude),
+    }
+}
+
+/// Tokens from which macros compute a name. While clang reads them, `<` begins a name wherever it stands, also in the arguments of a macro,
+/// and what looks like blanks and comments behind it is of the name (measured on PoCL).
+fn computed(tokens: &[u8]) -> Result<Operand, Bypass> {
+    match tokens.contains(&b'<') {
+        true => Err(Bypass::UnresolvedInclude),
+        false => Ok(Operand::Computed(copy(tokens)?)),
     }
 }
 
@@ -488,7 +498,7 @@ fn question(
         Some(name) => Ok(Some(Operand::Name(copy(name)?))),
         // A parenthesis in a literal or a comment is not the end.
         None if inside.iter().any(|byte| b"\"'*".contains(byte)) => Err(Bypass::UnresolvedInclude),
-        None => Ok(Some(Operand::Computed(copy(inside)?))),
+        None => computed(inside).map(Some),
     }
 }
 

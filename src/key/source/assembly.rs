@@ -149,8 +149,10 @@ fn begins_word(byte: u8, next: u8) -> bool {
 /// a variable in it with a period, and an operand may write that (`;.incbin`, measured on Intel's CPU runtime).
 pub(super) struct AsmTexts {
     state: State,
-    /// What the code so far ends in may be a declaration, of which `asm` gives the label.
-    may_be_labeled: bool,
+    /// What was read so far ends with a statement. `asm` behind anything else may give the label of a declaration.
+    ends_statement: bool,
+    /// The line that was read last has a `#` so far, as a directive has.
+    is_directive: bool,
     /// There is inline assembly of something else.
     is_found: bool,
     has_odd_label: bool,
@@ -175,7 +177,8 @@ impl Default for AsmTexts {
     fn default() -> AsmTexts {
         AsmTexts {
             state: State::Elsewhere,
-            may_be_labeled: true,
+            ends_statement: false,
+            is_directive: false,
             is_found: false,
             has_odd_label: false,
         }
@@ -186,14 +189,16 @@ impl AsmTexts {
     /// Reads the next span of code of a text or definition. `is_macro`: whether a word may be one.
     pub(super) fn read(&mut self, code: &[u8], is_macro: impl Fn(&[u8]) -> bool) {
         let mut words = Marks::new(code, begins_word);
-        let mut at = 0;
+        let (mut at, mut passed) = (0, 0);
         while at < code.len() && !self.is_found {
             let rest = &code[at..];
             let length = rest.iter().take_while(|byte| is_word(**byte)).count();
             let word = &rest[..length];
             let (state, next) = match (self.state, rest[0]) {
                 (State::Elsewhere, _) if word_begins_asm(word) => {
-                    let is_label = self.may_be_labeled_behind(&code[..at]);
+                    self.pass(&code[passed..at]);
+                    passed = at;
+                    let is_label = !self.ends_statement;
                     (State::Named { is_label }, at + length)
                 }
                 (State::Elsewhere, _) => (State::Elsewhere, words.next(at + length) + 1),
@@ -217,7 +222,7 @@ impl AsmTexts {
             };
             (self.state, at) = (state, next);
         }
-        self.may_be_labeled = self.may_be_labeled_behind(code);
+        self.pass(&code[passed..]);
     }
 
     /// Reads a literal behind the code. Its prefix is in the code.
@@ -225,15 +230,24 @@ impl AsmTexts {
         if let State::InText { is_odd, .. } = &mut self.state {
             *is_odd |= !is_symbol(literal);
         }
-        self.may_be_labeled = false;
+        self.ends_statement = false;
     }
 
-    /// Whether a declaration may end with this code, before which stands what was read.
-    fn may_be_labeled_behind(&self, code: &[u8]) -> bool {
-        match code.trim_ascii_end().last() {
-            Some(last) => is_word(*last) || b")]".contains(last),
-            None => self.may_be_labeled,
+    /// Notes what code ends with. What ends in a directive ends nothing behind it.
+    fn pass(&mut self, code: &[u8]) {
+        let trimmed = code.trim_ascii_end();
+        if let Some(last) = trimmed.last() {
+            self.ends_statement = b";{}".contains(last) && !self.is_directive_with(trimmed);
         }
+        self.is_directive = self.is_directive_with(code);
+    }
+
+    /// Whether the line that this code ends in, before which stands what was read, may be a directive.
+    fn is_directive_with(&self, code: &[u8]) -> bool {
+        let start = code.iter().rposition(|byte| *byte == b'\n');
+        let line = &code[start.map_or(0, |at| at + 1)..];
+        let has_hash = line.contains(&b'#') || line.windows(2).any(|pair| pair == b"%:");
+        has_hash || start.is_none() && self.is_directive
     }
 
     /// Whether there is such inline assembly in what was read, which ends here. What has not ended goes on elsewhere.
@@ -405,6 +419,12 @@ mod tests {
             (r#"int x[2] asm("a b");"#, true),
             ("int f(int) // why\n__asm__(\"\\t\");", true),
             ("#define L asm(\";\")\nint f(int) L;", true),
+            ("int f(int)\n#define Z \"x\"\n__asm__(\";\");", true),
+            ("int f(int)\n#define Z ;\n__asm__(\";\");", true),
+            ("int f(int)\n%:define Z /*\n*/ ;\n__asm__(\";\");", true),
+            ("int f(int)\n#define Z \"x\" ;\n__asm__(\";\");", true),
+            ("#define ID(x) x\nint f(int) ID(__asm__(\";\"));", true),
+            ("#if 1\nint x;\n#endif\nint y; asm(\"a;\");", false),
             (r#"int f(int) __asm__("_Z1f.x");"#, false),
             (
                 r#"printf("a b"); asm("nop; nop"); { asm("a;"); } // why

@@ -82,6 +82,8 @@ mod tests {
         for (text, reason) in [
             ("#define A 1é'0 // ' /*\n__TIME__", Bypass::UnknownDirective),
             ("#define B 1p+a'b/*'", Bypass::UnknownDirective),
+            ("#define A 1.'0 '/*'", Bypass::UnknownDirective),
+            ("#define B 1p+.'0 /*'", Bypass::UnknownDirective),
             ("#define H <a.h>\n#include H", Bypass::UnresolvedInclude),
         ] {
             assert_eq!(judge(CPP[0], text), Err(reason), "{text}");

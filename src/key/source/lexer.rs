@@ -64,7 +64,8 @@ pub(super) struct Lexer<'a> {
     reading: u8,
     /// The differences between readings that occurred in this text.
     pub(super) met: u8,
-    /// A comment may begin in the text of `#error` or `#warning` and end behind it. clang begins none there, except where it skips.
+    /// A comment or raw string may begin in the text of `#error` or `#warning` and end behind it. clang begins none there, except where it
+    /// skips.
     opens_message: bool,
     /// A byte beyond ASCII was taken for a blank beside a directive's parts. clang takes most characters for letters.
     odd_blanks: Cell<bool>,
@@ -292,7 +293,7 @@ impl<'a> Lexer<'a> {
     fn skip_message(&mut self) {
         let message = self.rest_of_line();
         self.work.count(2 * STEPS_OF_MARK);
-        self.opens_message |= opens_comment(message);
+        self.opens_message |= opens_comment(message) || contains(message, b"R\"");
         self.leave_code(self.at, self.at + message.len());
     }
 

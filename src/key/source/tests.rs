@@ -418,6 +418,7 @@ fn where_compilers_differ_one_reading_with_an_obstacle_is_enough() {
         // Messages.
         ("#error a /*\n#include <a>\n*/", UNKNOWN),
         ("#warning \"*/\" /*\"\n", UNKNOWN),
+        ("#if 0\n#error R\"(\n#endif\n/*\n)\"\n", UNKNOWN),
         (
             "#error please #include \"a\" and don't use __FILE__\n",
             NONE,

@@ -28,3 +28,16 @@ fn a_name_that_is_not_one_where_its_directive_is_skipped_is_not_read() {
         }
     }
 }
+
+#[test]
+fn a_name_that_begins_within_its_operand_is_not_computed() {
+    for operand in ["F(<a  b.h>)", "E <a  b.h>", "F(<a/*b>)"] {
+        for text in [
+            format!("#include {operand}\n"),
+            format!("#if __has_include({operand})\n#endif"),
+        ] {
+            let judged = Texts::default().add(text.as_bytes().to_vec());
+            assert_eq!(judged, Err(Bypass::UnresolvedInclude), "{text}");
+        }
+    }
+}
