@@ -9,6 +9,8 @@ const OP_DECORATE: u32 = 71;
 const OP_DECORATE_ID: u32 = 332;
 const OP_GROUP_DECORATE: u32 = 74;
 const SPEC_ID: u32 = 1;
+/// OpAsmTargetINTEL, OpAsmINTEL and OpAsmCallINTEL (SPV_INTEL_inline_assembly).
+const INLINE_ASSEMBLY: std::ops::RangeInclusive<u32> = 5609..=5611;
 
 /// A module, without its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,8 @@ pub struct Module {
 }
 
 /// Reads a module. None if it is not SPIR-V by its specification, in little-endian byte order. Drivers accept other bytes as well
-/// (Intel's CPU runtime accepts any, measured), and of those nothing is known.
+/// (Intel's CPU runtime accepts any, measured), and of those nothing is known. Nor if it has inline assembly, which may read a file
+/// (measured on Intel's CPU runtime).
 pub fn read(code: &[u8]) -> Option<Module> {
     let (words, rest) = code.as_chunks::<4>();
     let word = |at: usize| words.get(at).copied().map(u32::from_le_bytes);
@@ -33,7 +36,7 @@ pub fn read(code: &[u8]) -> Option<Module> {
     let mut has_constants = false;
     while let Some(first) = word(at) {
         let (length, opcode) = ((first >> 16) as usize, first & 0xffff);
-        if length == 0 || at + length > words.len() {
+        if length == 0 || at + length > words.len() || INLINE_ASSEMBLY.contains(&opcode) {
             return None;
         }
         has_constants |= match opcode {
@@ -77,6 +80,14 @@ mod tests {
         assert!(!read(&plain).expect("SPIR-V").has_constants);
         let constant = module(&[&capability, &[OP_DECORATE, 3, SPEC_ID, 0]]);
         assert!(read(&constant).expect("SPIR-V").has_constants);
+    }
+
+    #[test]
+    fn a_module_with_inline_assembly_is_not_read() {
+        let capability = [17, 6];
+        for opcode in INLINE_ASSEMBLY {
+            assert_eq!(read(&module(&[&capability, &[opcode, 1, 2]])), None);
+        }
     }
 
     #[test]
