@@ -177,7 +177,7 @@ numbered! {
             "devices were asked for, or contexts created, in threads that round or handle denormal numbers differently; do it all in the same state";
         /// Variables of the key were others when the driver may have read them, and it may remember those.
         ChangedVariables = 26, "changed_variables",
-            "the program has changed variables of the driver after it began to use it; set them before it looks for devices";
+            "the program has changed variables of the driver after it began to use it (`OCLCACHE_LOG=info` names them); set them before it looks for devices";
         /// To read the texts in each way in which a compiler could read them would take too long.
         CostlyText = 27, "costly_text",
             "compilers could read the text in too many ways: unclosed quotes, trigraphs, blanks after a backslash, macros that name headers; remove some of them";

@@ -306,7 +306,11 @@ impl Choice<'_> {
             // All are asked for: names that are not known are looked for at once.
             values.filter(|one| Some(one) != first.as_ref()).count() > 0
         };
-        varied.is_full || varied.values.iter().filter(|one| differ(*one)).count() > 0
+        let changed = varied.values.iter().filter(|one| differ(*one));
+        let changed = changed.inspect(|(name, _)| {
+            tracing::info!(variable = %name.display(), "changed after the driver may have read it");
+        });
+        varied.is_full || changed.count() > 0
     }
 
     /// A variable of these as it is in the key. None if it is not.

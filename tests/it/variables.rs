@@ -192,6 +192,13 @@ fn a_variable_that_was_another_one_when_the_driver_may_have_read_it_is_noticed()
                 "{driver:?} {steps:?}: {}",
                 ran.stderr
             );
+            let named = format!("changed after the driver may have read it variable={name}");
+            assert_eq!(
+                ran.stderr.contains(&named),
+                noticed > 0,
+                "{driver:?} {steps:?}: {}",
+                ran.stderr
+            );
             let now = sandbox.stat("bypass_reasons/changed_variables");
             assert_eq!(
                 now - before,

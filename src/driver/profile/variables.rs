@@ -151,6 +151,10 @@ static NEUTRAL: &[&str] = &[
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
+    // The allocator of memkind. Intel's OpenMP sets it in the process when it starts, and counts as a library of Intel's CPU runtime where
+    // it lies beside that: oneMKL had started it, and nothing more was cached (measured with dpnp 0.20, which calls both). The name occurs
+    // in no other of these libraries.
+    "MEMKIND_HEAP_MANAGER",
     // The number of threads. Where a program can see it, the device's answers tell it.
     "OMP_NUM_THREADS",
     // Messages of compilers are not translated, and they read and write numbers without the locale.
@@ -239,6 +243,13 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn what_a_library_sets_by_itself_is_neutral() {
+        assert!(is_neutral_value("MEMKIND_HEAP_MANAGER", b"TBB"));
+        assert!(is_neutral_value("HWLOC_PLUGINS_PATH", b"/dev/null"));
+        assert!(!is_neutral_value("HWLOC_PLUGINS_PATH", b"/plugins"));
     }
 
     #[test]
