@@ -240,6 +240,9 @@ numbered! {
         /// A variable of the key has another value where `oclcache explain` runs. Never stored in the journal.
         OtherEnvironment = 14, "other_environment",
             "`oclcache bake` skips it here, since a variable in its key has another value; run it with the same value";
+        /// The driver has another library in the program than in the baker.
+        OtherLibrary = 15, "other_library",
+            "a library of the driver was another one in the program than in the baker: it was updated since, or the program had loaded its own, as in an environment of Python's; set `record` to `inline`";
     }
 }
 

@@ -15,6 +15,7 @@ use crate::key::ingredients::{Ingredient, Key, Kind};
 use crate::log::text;
 use crate::outcome::Bypass;
 use crate::store::Lookup;
+use crate::store::bake_attempts::OTHER_LIBRARY;
 use crate::store::entry::{EntryContent, Meta};
 use crate::store::recipe::StoredRecipe;
 use crate::store::tier::Tier;
@@ -164,7 +165,7 @@ impl Cache {
             };
             let difference = difference(&call.meta.ingredients, &plan.ingredients(), call.is_stale);
             let expected = match difference {
-                Some(what) => Err(format!("{what} is not what it was")),
+                Some(why) => Err(why),
                 None if !call.is_stale && plan.key() != call.key => {
                     Err("it has another key here".to_owned())
                 }
@@ -268,7 +269,7 @@ pub fn is_of_driver(
     )
 }
 
-/// The first ingredient that has changed, for a message. If the driver may be another (`is_stale`), its ingredients and those of
+/// What has changed first, in words. If the driver may be another (`is_stale`), its ingredients and those of
 /// its devices may differ, and so may the keys of inputs.
 fn difference(then: &[Ingredient], now: &[Ingredient], is_stale: bool) -> Option<String> {
     let counts = |one: &&Ingredient| {
@@ -284,7 +285,13 @@ fn difference(then: &[Ingredient], now: &[Ingredient], is_stale: bool) -> Option
         these.find(|one| !those.contains(one)).cloned()
     };
     let one = other(then, now).or_else(|| other(now, then))?;
-    Some(named(&one))
+    Some(match one.kind {
+        Kind::Driver if one.name.contains(".so") => {
+            let name = text(one.name.as_bytes());
+            format!("{OTHER_LIBRARY} ({name})")
+        }
+        _ => format!("{} is not what it was", named(&one)),
+    })
 }
 
 /// An ingredient in words.
@@ -324,9 +331,13 @@ mod tests {
         now[1..].reverse();
         assert_eq!(difference(&then, &now, true), None);
         let other = difference(&then, &now, false);
-        assert_eq!(other.as_deref(), Some("the driver (libx.so)"));
+        let expected = format!("{OTHER_LIBRARY} (libx.so)");
+        assert_eq!(other, Some(expected));
         now[2].value = b"other".to_vec();
         let other = difference(&then, &now, true);
-        assert_eq!(other.as_deref(), Some("the header -I0/a.h"));
+        assert_eq!(
+            other.as_deref(),
+            Some("the header -I0/a.h is not what it was")
+        );
     }
 }

@@ -23,6 +23,8 @@ const UNENDED: &str = "the baker was killed";
 const FETCHING: &str = "the driver died in a program that asked for the binary";
 /// The reason begins with this if the baker stopped a recipe whose kernels never ran.
 pub const UNUSED: &str = "its kernels never ran";
+/// The reason begins with this if the driver has another library in the baker than in the program.
+pub const OTHER_LIBRARY: &str = "the driver had another library in the program than it has now";
 /// The reasons of crashes in the baker begin with this.
 pub const CRASHED: &str = "the driver crashed";
 /// A recipe is not tried again after so many failures.
@@ -81,7 +83,8 @@ impl BakeAttempts {
     /// Why the recipe is not tried again; None if it is.
     pub fn given_up(&self) -> Option<NotBakeable> {
         let is_over = self.count >= MAX_ATTEMPTS && !self.is_unused();
-        (is_over || self.is_fetching()).then(|| self.verdict())
+        let is_for_good = self.is_fetching() || self.has_other_library();
+        (is_over || is_for_good).then(|| self.verdict())
     }
 
     /// Whether an application asks its driver for the binary, or died while it did.
@@ -94,10 +97,16 @@ impl BakeAttempts {
         self.reason.starts_with(UNUSED)
     }
 
+    /// Whether the driver has another library in the baker than in the program, as it will each time. Another key may be baked.
+    fn has_other_library(&self) -> bool {
+        self.reason.starts_with(OTHER_LIBRARY)
+    }
+
     /// What the last attempt shows about the recipe.
     pub fn verdict(&self) -> NotBakeable {
         match self.reason.starts_with(CRASHED) || self.is_fetching() {
             true => NotBakeable::DriverDied,
+            false if self.has_other_library() => NotBakeable::OtherLibrary,
             false => NotBakeable::BakingFailed,
         }
     }
@@ -185,7 +194,7 @@ impl Store {
         if lock.is_none() && attempts.as_ref().is_some_and(BakeAttempts::is_fetching) {
             return Ok(FetchAdmission::Taken);
         }
-        if let Some(attempts) = attempts
+        if let Some(attempts) = attempts.filter(|attempts| !attempts.has_other_library())
             && let reason = attempts.verdict()
             && (reason == NotBakeable::DriverDied || attempts.given_up().is_some())
         {
@@ -303,6 +312,13 @@ mod tests {
         store.write_attempts(&key, 2, UNENDED).expect("written");
         let failed = NotBakeable::BakingFailed;
         assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == failed));
+        // A library that the baker has not is no matter of the program's.
+        store
+            .write_attempts(&key, 1, OTHER_LIBRARY)
+            .expect("written");
+        let given_up = store.attempts(&key).expect("an attempt").given_up();
+        assert_eq!(given_up, Some(NotBakeable::OtherLibrary));
+        assert!(matches!(begin(), FetchAdmission::Granted(_)));
     }
 
     #[test]

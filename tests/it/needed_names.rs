@@ -109,3 +109,40 @@ fn a_library_that_is_needed_by_another_name_is_in_the_key() {
         assert_eq!(build(), [2, 1], "{:?}", made.preloaded);
     }
 }
+
+/// The dynamic linker opens no second library of a name, so the baker has the driver's own.
+#[test]
+fn a_program_with_another_library_of_the_drivers_is_told_that_no_baker_has_it() {
+    let Some(made) = NeedsByOtherName::by_link() else {
+        return;
+    };
+    let elsewhere = made.directory.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("made");
+    made.make_library(2).expect("compiled before");
+    std::fs::copy(made.library(), elsewhere.join("libother.so.1")).expect("copied");
+    made.make_library(1).expect("compiled before");
+    let mut sandbox = Sandbox::of_library(&made.driver().display().to_string());
+    sandbox.set("OCLCACHE_VENDORS", made.driver());
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    let source = sandbox.write("kernel.cl", SOURCE).display().to_string();
+    let arguments = ["run", "--kernel", "vadd", "--source", &source];
+    let counts = |sandbox: &Sandbox| {
+        sandbox.client(Way::Cached, &arguments).ok();
+        ["misses", "hits"].map(|name| sandbox.stat(name))
+    };
+    for (misses, stored) in [(1, "null"), (2, "\"other_library\"")] {
+        sandbox.set("LD_LIBRARY_PATH", &elsewhere);
+        assert_eq!(counts(&sandbox), [misses, 0]);
+        sandbox.variables.remove("LD_LIBRARY_PATH");
+        let json = sandbox.oclcache(&["explain", "--json", "--last", "1"]);
+        let json = json.ok().stdout;
+        let expected = format!("\"not_stored\": {stored}");
+        assert!(json.contains(&expected), "{json}");
+        let baked = sandbox.oclcache(&["bake"]).ok().stderr;
+        let why = "the driver had another library in the program than it has now (libown.so.1)";
+        assert!(baked.contains(why), "{baked}");
+    }
+    sandbox.set("LD_LIBRARY_PATH", &elsewhere);
+    sandbox.set("OCLCACHE_RECORD", "inline");
+    assert_eq!([counts(&sandbox), counts(&sandbox)], [[3, 0], [3, 1]]);
+}

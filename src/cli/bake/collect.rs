@@ -19,6 +19,7 @@ use crate::driver::device;
 use crate::front::{driver_probe, vendors};
 use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
+use crate::outcome::NotBakeable;
 use crate::store::entry::Meta;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store, StoreError};
@@ -200,9 +201,13 @@ pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Wo
             ..BakeItem::of(key, &meta, task)
         };
         if let Some(attempts) = store.attempts(&key).filter(|_| !filter.all)
-            && attempts.given_up().is_some()
+            && let Some(reason) = attempts.given_up()
+            && !(filter.stale && reason == NotBakeable::OtherLibrary)
         {
-            let why = format!("it failed {} times ({})", attempts.count, attempts.reason);
+            let why = match attempts.count {
+                1 => attempts.reason,
+                count => format!("it failed {count} times ({})", attempts.reason),
+            };
             work.skipped.push((item, why));
             continue;
         }

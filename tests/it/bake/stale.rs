@@ -15,7 +15,7 @@ fn after_an_update_of_the_driver_everything_is_there_once_it_was_baked_again() {
     // What was pending before is of no use to anybody but as a recipe, and then goes.
     update(&copy.library);
     let said = bake(&sandbox, &[]);
-    let skipped = "0 baked, 1 skipped (1: the driver (";
+    let skipped = "0 baked, 1 skipped (1: the driver had another library in the program";
     assert!(said.starts_with(skipped), "{said}");
     assert_eq!(bake(&sandbox, &["--stale"]), "1 baked, 0 skipped, 0 failed");
     assert_eq!(sandbox.entries().len(), 1);
