@@ -4,7 +4,7 @@
 //! two spellings as equal is not worth the risk. Only the include directories are taken out. Programs made by some libraries always
 //! name a directory of the virtual environment in which they run, and a program that includes nothing must be shared between such
 //! environments. This module does not look into directories; [`Options::include_dirs`] names them. Debug information may record the
-//! directories, so with `-g` they stay in.
+//! directories, so with `-g` they stay in. So do names in which a driver may see an option: see [`searched`].
 //!
 //! Drivers split options differently: some honor double quotes only, some apostrophes too; some treat a backslash as an escape,
 //! others as a character (one crashes on it); some split at spaces only. So options with a quote, an apostrophe, a backslash or another
@@ -16,12 +16,14 @@
 //! file (`-include-pch`), write one (`-save-temps`), or pass text to another tool (`-Xclang`, `-Wp,`).
 
 mod respelled;
+mod searched;
 mod words;
 
 use std::collections::HashSet;
 use std::iter::Peekable;
 use std::ops::Range;
 
+use searched::{OF_DRIVERS, says_debug, searched};
 use sha2::{Digest, Sha256};
 use words::{Reading, Word, Words};
 
@@ -34,8 +36,8 @@ const DIRECTORY: &[u8] = b"\0I";
 /// The build options of a program, judged to depend on nothing but their bytes and the headers that they name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The bytes for the key: the options, with each include directory replaced by a mark, unless debug information is asked for or
-    /// drivers differ in how they read the options.
+    /// The bytes for the key: the options, with each include directory replaced by a mark, unless debug information is asked for,
+    /// drivers differ in how they read the options, or one may see an option in the name of a directory.
     pub normalized: Vec<u8>,
     /// The directories named by `-I`, `-isystem`, `-iquote` and `-idirafter`, as written, in order; where readings differ,
     /// those of all.
@@ -123,8 +125,11 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
     if !is_clean {
         return Err(Bypass::UnknownOption);
     }
+    parsed.debug |= searched(options).any(says_debug);
     let uncertain = options.iter().any(|byte| is_uncertain(*byte));
-    parsed.normalized = if uncertain || parsed.debug {
+    let mut names = directories.iter().map(|span| &options[span.clone()]);
+    let is_obeyed = names.any(|name| searched(name).next().is_some());
+    parsed.normalized = if uncertain || parsed.debug || is_obeyed {
         copy(options)?
     } else {
         replace(options, &directories, |_| DIRECTORY.to_vec())?
@@ -416,16 +421,12 @@ fn classify(word: &[u8]) -> Class {
         [b'-', b'g', rest @ ..] if is_debug_level(rest) => Class::Debug,
         [b'-', b'f', rest @ ..] => harmless(is_known_flag(rest)),
         _ if word.starts_with(b"-spir-std=") => Class::Harmless,
-        _ if [&b"-cl-"[..], b"-nv-", b"-ze-"]
-            .iter()
-            .any(|prefix| word.starts_with(prefix)) =>
-        {
+        _ if OF_DRIVERS.iter().any(|prefix| word.starts_with(prefix)) => {
             // None of these is known to name a file.
             if word.iter().any(|byte| matches!(byte, b'/' | b'@')) {
                 return Class::Refused(Bypass::UnknownOption);
             }
-            let says = |text: &[u8]| word.windows(text.len()).any(|window| window == text);
-            if says(b"debug") || says(b"line") {
+            if says_debug(word) {
                 Class::Debug
             } else if word.starts_with(b"-cl-nv-") || !word.starts_with(b"-cl-") {
                 Class::Number

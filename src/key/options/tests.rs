@@ -56,6 +56,51 @@ fn include_directories_stay_where_they_may_matter() {
     }
 }
 
+/// PoCL, Intel's GPU driver and rusticl look for some options in the whole text.
+#[test]
+fn a_directory_in_whose_name_a_driver_may_see_an_option_stays() {
+    for name in [
+        "/y-cl-std=CL1.1",
+        "build-cl-fast-relaxed-math/include",
+        "a/x-create-library",
+        "a--cl-opt-disable",
+        "x-spir-std=1.2",
+        "x-nv-verbose",
+    ] {
+        let options = format!("-I {name} -w -I /a");
+        assert_eq!(accepted(&options).normalized, options.as_bytes(), "{name}");
+        assert!(!accepted(&options).debug, "{name}");
+    }
+    for name in [
+        "/usr/lib/python-3.11/site-packages",
+        "my-work",
+        "x86_64-linux-gnu",
+        "opencl-include",
+        "a-git/b-Wrapper/c-g/d-O2",
+        "cl-headers",
+    ] {
+        let options = format!("-cl-std=CL1.2 -I {name} -DX=-cl-mad-enable");
+        let cut = b"-cl-std=CL1.2 -I \0I -DX=-cl-mad-enable";
+        assert_eq!(accepted(&options).normalized, cut, "{name}");
+        assert!(!accepted(&options).debug, "{name}");
+    }
+}
+
+#[test]
+fn debug_information_that_a_driver_sees_inside_a_word_is_noticed() {
+    for options in [
+        "-I /y-gline-tables-only",
+        "-I a-gline-tables-only/include -w",
+        "-DX=y-gline-tables-only",
+        "-DX=-cl-kernel-debug-enable -I /a",
+        "-DX=\"a-gline-directives-only\"",
+        "-I a-cl-intel-debug-info",
+    ] {
+        assert!(accepted(options).debug, "{options}");
+        assert_eq!(accepted(options).normalized, options.as_bytes());
+    }
+}
+
 #[test]
 fn debug_information_is_noticed() {
     for options in [

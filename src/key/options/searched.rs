@@ -1,0 +1,38 @@
+//! Options that drivers look for in the whole text of the options, also inside another word.
+
+/// How the options of OpenCL and of drivers begin.
+pub(super) const OF_DRIVERS: [&[u8]; 3] = [b"-cl-", b"-nv-", b"-ze-"];
+
+/// How the options begin that a driver itself may look for; those of clang it hands on. Measured with 36 options in the name of a
+/// directory and in the value of a macro: PoCL 3.1 obeys `-cl-std=` and `-cl-fast-relaxed-math`, Intel's GPU driver 22.43 also
+/// `-cl-fp32-correctly-rounded-divide-sqrt` and `-gline-tables-only`, rusticl 22.3 `-create-library`; Intel's CPU runtime 2026.2 and
+/// Oclgrind 21.10 none, and no driver obeys `-g`, `-w`, `-O0` or `-x` there.
+const SEARCHED: [&[u8]; 7] = [
+    OF_DRIVERS[0],
+    OF_DRIVERS[1],
+    OF_DRIVERS[2],
+    b"-spir-std=",
+    b"-create-library",
+    b"-enable-link-options",
+    b"-gline-",
+];
+
+/// What such drivers may take for options in a text: from the first of each part that has no blank and no slash to the part's end.
+pub(super) fn searched(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parts = text.split(|byte| *byte == b'/' || byte.is_ascii_whitespace());
+    parts.filter_map(|part| {
+        let mut dashes = memchr::memchr_iter(b'-', part);
+        let begins = |at: &usize| {
+            SEARCHED
+                .iter()
+                .any(|option| part[*at..].starts_with(option))
+        };
+        dashes.find(begins).map(|at| &part[at..])
+    })
+}
+
+/// Whether such an option may ask for debug information.
+pub(super) fn says_debug(option: &[u8]) -> bool {
+    let says = |word: &[u8]| memchr::memmem::find(option, word).is_some();
+    says(b"debug") || says(b"line")
+}
