@@ -154,6 +154,8 @@ pub struct Profile {
     behavior: Behavior,
     /// Whether programs with debug information are bypassed.
     pub refuses_debug: bool,
+    /// Whether programs have debug information whatever the options are. It names directories.
+    pub always_debug: bool,
     /// The variables of the driver's own cache, if that has code that it makes when kernels run.
     pub own_cache: Option<OwnCache>,
     /// Variables that it reads.

@@ -61,6 +61,18 @@ impl Options {
         &self.written
     }
 
+    /// The same where the driver always writes debug information.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn with_debug(self) -> Result<Options, Bypass> {
+        Ok(Options {
+            normalized: copy(&self.written)?,
+            debug: true,
+            ..self
+        })
+    }
+
     /// All that compilers may take for a macro definition, to be judged together with the source.
     pub fn judged_definitions(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.definitions.iter().chain(&self.joined)

@@ -35,7 +35,7 @@ impl OwnIngredients {
         });
         push_operation(&mut before, inputs)?;
         before.extend(text.closure.ingredients());
-        if text.has_debug() {
+        if text.has_debug {
             let directory = std::env::current_dir().map_err(|_| Bypass::ReadsFile)?;
             let directory = directory.as_os_str().as_bytes();
             before.push(Ingredient::new(Kind::WorkingDirectory, "", directory));

@@ -28,13 +28,8 @@ pub(super) struct CallText {
     pub(super) closure: Closure,
     /// The digest of a source; of no meaning for other calls.
     pub(super) source: SourceDigest,
-}
-
-impl CallText {
-    /// Whether the options ask for debug information.
-    pub(super) fn has_debug(&self) -> bool {
-        self.options.as_ref().is_some_and(|options| options.debug)
-    }
+    /// Whether the program may have debug information.
+    pub(super) has_debug: bool,
 }
 
 impl Cache {
@@ -42,18 +37,25 @@ impl Cache {
     pub(super) fn call_text(&self, inputs: &mut CallInputs) -> Result<CallText, Bypass> {
         check_lengths(inputs)?;
         let options = written_options(&inputs.arguments);
-        let options = options.map(options::parse).transpose()?;
+        let mut options = options.map(options::parse).transpose()?;
+        let profile = inputs.driver.profile;
+        if profile.always_debug {
+            options = options.map(Options::with_debug).transpose()?;
+        }
+        let asks_for_debug = options.as_ref().is_some_and(|options| options.debug);
         let mut text = CallText {
             options,
             closure: Closure::default(),
             source: SourceDigest::default(),
+            has_debug: asks_for_debug || profile.always_debug,
         };
-        if inputs.driver.profile.refuses_debug && text.has_debug() {
+        if profile.refuses_debug && text.has_debug {
             return Err(Bypass::RefusedByProfile);
         }
         if matches!(inputs.base, Base::Source(_)) {
             let options = text.options.as_ref();
-            (text.closure, text.source) = self.source_and_headers(inputs, options)?;
+            (text.closure, text.source) =
+                self.source_and_headers(inputs, options, text.has_debug)?;
         }
         Ok(text)
     }
@@ -63,6 +65,7 @@ impl Cache {
         &self,
         inputs: &mut CallInputs,
         options: Option<&Options>,
+        has_debug: bool,
     ) -> Result<(Closure, SourceDigest), Bypass> {
         let CallInputs {
             driver,
@@ -77,7 +80,7 @@ impl Cache {
         let Base::Source(text) = base else {
             return Ok(Default::default());
         };
-        let may_omit = may_omit_random_name(text, operation);
+        let may_omit = !has_debug && may_omit_random_name(text, operation);
         if headers.is_empty()
             && let Some(known) = self.sources.find(text, written, implicit)
             && (may_omit || known.digest.is_of_all())
@@ -90,8 +93,7 @@ impl Cache {
         }
         let (begun, driver_dirs) = (SystemTime::now(), driver.include_dirs());
         let followed = texts(driver, text, headers, options)?;
-        let has_debug = options.is_some_and(|options| options.debug);
-        let omits = may_omit && !followed.spells_random_name && !has_debug;
+        let omits = may_omit && !followed.spells_random_name;
         let digest = known_sources::digest(text, omits);
         let names_no_header = |closure: Closure| closure.is_like(&followed.closure);
         if !headers.is_empty() {

@@ -15,8 +15,8 @@ pub fn option_differences(before: Option<&[u8]>, after: Option<&[u8]>) -> Vec<Di
     let texts = [before, after].map(Option::unwrap_or_default);
     let marked = |word: &[u8]| word.windows(MARK.len()).any(|window| window == MARK);
     let mut pairs = changed_words(texts.map(keyed));
-    if pairs.iter().flatten().flatten().any(|word| marked(word)) {
-        // The number of include directories changed, so show their names.
+    if pairs.is_empty() || pairs.iter().flatten().flatten().any(|word| marked(word)) {
+        // The number of include directories changed, or the driver's key has them: show their names.
         pairs = changed_words(texts.map(<[u8]>::to_vec));
     }
     let words = pairs

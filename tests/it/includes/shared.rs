@@ -1,5 +1,7 @@
 //! Programs that differ only in what does not matter share an entry. The stub makes other code of other bytes, so it is left out.
 
+use std::os::unix::fs::symlink;
+
 use super::{KERNEL, QUICK, Tree};
 use crate::support::Driver;
 
@@ -161,5 +163,27 @@ fn the_same_headers_in_another_directory() {
         tree.misses("other headers there");
         tree.source(&source, "-I first/lib");
         tree.hits_again("the first is as it was");
+    }
+}
+
+/// Oclgrind writes the directories of headers, and the working directory, as debug information into each program.
+#[test]
+fn a_driver_that_always_writes_debug_information_shares_no_directories() {
+    for tree in Tree::on(&[Driver::Oclgrind]) {
+        let source = format!("#include \"h.h\"\n{KERNEL}");
+        for place in ["first/h.h", "second/h.h"] {
+            tree.write(place, "#define V 1001\n");
+        }
+        tree.source(&source, "-I first");
+        tree.is_cached();
+        tree.source(&source, "-I second");
+        tree.misses("another directory");
+        tree.hits("another directory, warm");
+        tree.source(&format!("#define V 7\n{KERNEL}"), "");
+        tree.is_cached();
+        let moved = tree.sandbox.path("elsewhere");
+        std::fs::rename(tree.path(""), &moved).expect("renamed");
+        symlink(&moved, tree.sandbox.path("work")).expect("linked");
+        tree.misses("another working directory");
     }
 }

@@ -24,6 +24,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,           // documented: AMD_COMGR_CACHE
     },
     refuses_debug: false,
+    always_debug: false,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,

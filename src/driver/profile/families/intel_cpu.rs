@@ -20,6 +20,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,       // measured
     },
     refuses_debug: false,
+    always_debug: false,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,

@@ -22,6 +22,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,        // measured: `cl_cache` in the working directory, by default
     },
     refuses_debug: false,
+    always_debug: false,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,

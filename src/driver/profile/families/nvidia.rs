@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,
     },
     refuses_debug: false,
+    always_debug: false,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,

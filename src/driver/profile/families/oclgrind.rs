@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,              // measured
     },
     refuses_debug: false,
+    always_debug: true, // measured on 21.10
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,
@@ -46,7 +47,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
 static ENVIRONMENT: Environment = Environment {
     code: &[
         "OCLGRIND_*",
-        // Measured on 21.10: debug information is always in the binary, with the working directory by this name.
+        // Measured on 21.10: debug information has the working directory by this name.
         "PWD",
     ],
     neutral: &["OCLGRIND_LOG"],

@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static UNKNOWN: Profile = Profile {
         copies_builds: false,
     },
     refuses_debug: false,
+    always_debug: false,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: true,
