@@ -95,9 +95,9 @@ numbered! {
     #[non_exhaustive]
     pub enum Bypass: u8 {
         /// The compiler could read a file that is unknown or unreadable here (pragmas, inline assembly, a file that is not
-        /// regular).
+        /// regular), or warns of a link to a header.
         ReadsFile = 0, "reads_file",
-            "a pragma, inline assembly or a file that is not regular may make the compiler read what oclcache cannot; remove it from the source";
+            "a pragma, inline assembly or a file that is not regular may make the compiler read what oclcache cannot; remove it from the source; or a header is a link to a name in another case; rename it";
         /// The source uses `__DATE__`, `__TIME__`, `__TIMESTAMP__` or a name of the file being compiled.
         UsesTimeOrFileName = 1, "uses_time_or_file_name",
             "the source uses `__DATE__`, `__TIME__`, `__FILE__` or the like; remove them";

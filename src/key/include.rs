@@ -540,7 +540,10 @@ impl<'a> Walk<'a> {
         let found = found.known_from(index, &mut self.files);
         let (mut again, mut of_file) = (None, None);
         if let PlaceContent::File { stamp, same_as, .. } = &found {
-            let directory = self.directories.around(&path)?;
+            // Behind the role, and without the file itself.
+            let named = Path::new(OsStr::from_bytes(&place.name));
+            let named = named.components().count().saturating_sub(2);
+            let directory = self.directories.around(&path, named)?;
             of_file = Some(directory);
             let first = *self.read.entry((stamp.file, directory)).or_insert(index);
             again = (first != index).then_some(first);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,13 @@ impl PlaceContent {
 
 /// The directories of headers, each looked at once: most headers of a program are in few.
 #[derive(Default)]
-pub(super) struct Directories(HashMap<PathBuf, FileId>);
+pub(super) struct Directories(HashMap<PathBuf, Directory>);
+
+struct Directory {
+    id: FileId,
+    /// Whether it is a link of which [`is_respelled`] was not asked.
+    is_new_link: bool,
+}
 
 impl Directories {
     /// The directory at a path; None if nothing is there.
@@ -54,33 +60,74 @@ impl Directories {
     /// # Errors
     /// There is something else than a directory, or no memory.
     pub(super) fn check(&mut self, path: &Path) -> Result<Option<FileId>, Bypass> {
-        match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => self.note(path, &metadata).map(Some),
+        match see(path) {
+            Ok((metadata, is_link)) if metadata.is_dir() => {
+                self.note(path, &metadata, is_link).map(Some)
+            }
             Ok(_) => Err(Bypass::ReadsFile),
             Err(_) => Ok(None),
         }
     }
 
-    /// The directory of a file.
+    /// The directory of a file. `named`: how many directories the name has by which the file was included.
     ///
     /// # Errors
-    /// It cannot be looked at, or there is no memory.
-    pub(super) fn around(&mut self, file: &Path) -> Result<FileId, Bypass> {
-        let path = file.parent().unwrap_or(Path::new("/"));
-        if let Some(known) = self.0.get(path) {
-            return Ok(*known);
+    /// One of these cannot be looked at, or is respelled by a link, or there is no memory.
+    pub(super) fn around(&mut self, file: &Path, named: usize) -> Result<FileId, Bypass> {
+        for path in file.ancestors().skip(1).take(named) {
+            self.at(path)?;
+            if let Some(directory) = self.0.get_mut(path)
+                && std::mem::take(&mut directory.is_new_link)
+                && is_respelled(path)
+            {
+                return Err(Bypass::ReadsFile);
+            }
         }
-        let metadata = std::fs::metadata(path).map_err(|_| Bypass::ReadsFile)?;
-        self.note(path, &metadata)
+        self.at(file.parent().unwrap_or(Path::new("/")))
     }
 
-    fn note(&mut self, path: &Path, metadata: &Metadata) -> Result<FileId, Bypass> {
+    fn at(&mut self, path: &Path) -> Result<FileId, Bypass> {
+        if let Some(known) = self.0.get(path) {
+            return Ok(known.id);
+        }
+        let (metadata, is_link) = see(path).map_err(|_| Bypass::ReadsFile)?;
+        self.note(path, &metadata, is_link)
+    }
+
+    fn note(
+        &mut self,
+        path: &Path,
+        metadata: &Metadata,
+        is_new_link: bool,
+    ) -> Result<FileId, Bypass> {
         self.0.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
         let path = OsString::from_vec(copy(path.as_os_str().as_bytes())?);
         let id = (metadata.dev(), metadata.ino());
-        self.0.insert(path.into(), id);
+        self.0.insert(path.into(), Directory { id, is_new_link });
         Ok(id)
     }
+}
+
+/// What is at a path, and whether the path is a link.
+fn see(path: &Path) -> io::Result<(Metadata, bool)> {
+    let own = std::fs::symlink_metadata(path)?;
+    match own.is_symlink() {
+        true => Ok((std::fs::metadata(path)?, true)),
+        false => Ok((own, false)),
+    }
+}
+
+/// Whether the path behind a link has a part in another case: clang warns of a name that differs from its file's only so
+/// (`-Wnonportable-include-path`), and fails with `-Werror` (measured on PoCL 3.1 and Intel's CPU runtime 2026.2).
+fn is_respelled(link: &Path) -> bool {
+    let Ok(real) = link.canonicalize() else {
+        return true;
+    };
+    link.components().any(|one| {
+        let one = one.as_os_str();
+        let mut parts = real.components().map(|part| part.as_os_str());
+        parts.any(|part| part != one && part.eq_ignore_ascii_case(one))
+    })
 }
 
 /// The content of a path, and its text. `room`: the bytes that may be read. A file whose digest is `known` is not read.
@@ -97,15 +144,15 @@ pub(super) fn look(
             _ => false,
         }
     };
-    let metadata = match std::fs::metadata(path) {
-        Ok(metadata) => metadata,
+    let (metadata, is_link) = match see(path) {
+        Ok(seen) => seen,
         Err(error) if is_nothing(&error) => return Ok((PlaceContent::Nothing, None)),
         Err(_) => return Err(Bypass::ReadsFile),
     };
     if metadata.is_dir() {
         return Ok((PlaceContent::Directory, None));
     }
-    if !metadata.is_file() {
+    if !metadata.is_file() || is_link && is_respelled(path) {
         return Err(Bypass::ReadsFile);
     }
     let opened = regular_file::open_seen(path).ok().flatten();

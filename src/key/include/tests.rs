@@ -346,3 +346,40 @@ fn that_one_directory_is_another_counts_where_several_files_are_found() {
     assert!(base::repeat_alike(other.counted_bases()));
     assert_eq!(tree.value("#include \"one.h\"", "-I y -I a"), only_one);
 }
+
+/// clang warns of it by default, so the log differs from that of a plain file.
+#[test]
+fn a_link_to_a_name_in_another_case_is_the_drivers_to_judge() {
+    use std::os::unix::fs::symlink;
+    let judge = |real: &str, links: &[(&str, &str)], source: &str, options: &str| {
+        let tree = Tree::new(&[(real, "")]);
+        for (name, target) in links {
+            symlink(target, tree.path(name)).expect("linked");
+        }
+        tree.closure(source, options)
+            .map(|closure| closure.files().count())
+    };
+    let (own, deep) = ("#include \"a.h\"\n", "#include <sub/b/a.h>\n");
+    for (real, link, source, options) in [
+        ("A.h", ("a.h", "A.h"), own, ""),
+        ("real/A.H", ("a.h", "real/A.H"), own, "-I ."),
+        ("SUB/b/a.h", ("sub", "SUB"), deep, ""),
+        // The same directory is one of the options as well.
+        ("Sub/b/a.h", ("sub", "Sub"), deep, "-I sub"),
+    ] {
+        let judged = judge(real, &[link], source, options);
+        assert_eq!(judged, Err(Bypass::ReadsFile), "{link:?} {options}");
+    }
+    let links = [("b.h", "x.h"), ("X.h", "b.h"), ("a.h", "X.h")];
+    assert_eq!(judge("x.h", &links, own, ""), Ok(1), "two links back");
+    for (real, link, source, options) in [
+        ("b.h", ("a.h", "b.h"), own, ""),
+        ("real/a.h", ("a.h", "real/a.h"), own, ""),
+        ("other/b/a.h", ("sub", "other"), deep, ""),
+        // clang does not look at the directory in which it searches.
+        ("DIR/a.h", ("dir", "DIR"), "#include <a.h>\n", "-I dir"),
+        ("DIR/sub/b/a.h", ("dir", "DIR"), deep, "-I dir"),
+    ] {
+        assert_eq!(judge(real, &[link], source, options), Ok(1), "{link:?}");
+    }
+}

@@ -54,6 +54,28 @@ fn links_that_lead_elsewhere() {
     }
 }
 
+/// clang warns of a name that differs from the file's in case only, and fails with `-Werror`.
+#[test]
+fn links_to_names_in_another_case() {
+    for tree in Tree::on(&[Driver::Pocl, Driver::Intel]) {
+        let source = format!("#include \"h.h\"\n{KERNEL}");
+        tree.source(&source, "-I . -Werror");
+        tree.define("h.h");
+        tree.is_cached();
+        tree.rename("h.h", "H.h");
+        symlink("H.h", tree.path("h.h")).expect("linked");
+        tree.is_right("a link, and warnings are errors");
+        tree.source(&source, "-I .");
+        tree.is_bypassed("reads_file");
+        tree.source(&format!("#include \"d/h.h\"\n{KERNEL}"), "");
+        tree.define("d/h.h");
+        tree.is_cached();
+        tree.rename("d", "D");
+        symlink("D", tree.path("d")).expect("linked");
+        tree.is_bypassed("reads_file");
+    }
+}
+
 /// A header's own headers are beside the name by which it was included, on some drivers beside the file.
 #[test]
 fn headers_of_a_header_behind_a_link() {
