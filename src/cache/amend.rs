@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::facts::kernel_facts;
-use super::withheld_texts::{shows_directories, withhold_texts};
+use super::withheld_texts::{fits_directories, shown_directories, withhold_texts};
 use super::{CACHE, Cache};
 use crate::cl::Kernel;
 use crate::driver::Driver;
@@ -115,8 +115,8 @@ impl Cache {
             return;
         };
         let fits = |entry: &Entry| {
-            let others = entry.meta.include_dirs.as_deref();
-            others.is_none_or(|dirs| include_dirs.is_none_or(|own| dirs == own))
+            let shown = entry.meta.include_dirs.as_ref();
+            include_dirs.is_none_or(|own| fits_directories(shown, own))
         };
         let found = match store.look_up(key) {
             Lookup::Found(entry, origin) => Some((*entry, origin)).filter(|(entry, _)| fits(entry)),
@@ -134,7 +134,7 @@ impl Cache {
             return self.memory.forget(key);
         }
         if let Some(own) = include_dirs {
-            meta.include_dirs = shows_directories(&meta.facts, own).then(|| own.to_vec());
+            meta.include_dirs = shown_directories(&meta.facts, own);
         }
         withhold_texts(&mut meta.facts, !self.config.store_source());
         if meta == stored {

@@ -145,7 +145,7 @@ fn build_answers(
                 Answer::OwnOptions
             }
             (Ok(value), Some(own)) if name == CL_PROGRAM_BUILD_LOG => {
-                without_options(own.as_bytes(), value)
+                without_options(driver.profile.options_quoted_behind, own.as_bytes(), value)
             }
             (answered, _) => answer(answered),
         };
@@ -156,18 +156,19 @@ fn build_answers(
     BUILD_QUERIES.into_iter().flat_map(ask).collect()
 }
 
-/// A build log, with the options taken out wherever it quotes them.
-pub(super) fn without_options(options: &[u8], text: Vec<u8>) -> Answer {
+/// A build log, with the options taken out wherever the driver quotes them: behind these words.
+pub(super) fn without_options(words: Option<&str>, options: &[u8], text: Vec<u8>) -> Answer {
+    let quotes = |words: &str| Finder::new(&[words.as_bytes(), options].concat()).into_owned();
+    let quote = words.filter(|_| !options.is_empty()).map(quotes);
     let mut parts: Vec<Text> = Vec::new();
     let mut rest = text.as_slice();
-    let finder = Finder::new(options);
-    let quoted = |rest: &[u8]| finder.find(rest);
-    while let Some(at) = (!options.is_empty()).then(|| quoted(rest)).flatten() {
-        let Ok(part) = copy(&rest[..at]) else {
+    while let Some((at, quote)) = (quote.as_ref()).and_then(|one| Some((one.find(rest)?, one))) {
+        let end = at + quote.needle().len();
+        let Ok(part) = copy(&rest[..end - options.len()]) else {
             return Answer::Withheld;
         };
         parts.push(part.into());
-        rest = &rest[at + options.len()..];
+        rest = &rest[end..];
     }
     if parts.is_empty() {
         return Answer::Value(text.into());

@@ -7,6 +7,7 @@ use opencl_sys::CL_SUCCESS;
 
 use super::plan::Plan;
 use super::single_flight::{BuildTurn, FirstWait, Waited};
+use super::withheld_texts::fits_directories;
 use super::{Cache, bake, restore};
 use crate::cl::Context;
 use crate::driver::profile::Rebuild;
@@ -109,8 +110,8 @@ impl Cache {
             return None;
         }
         let fits = |entry: &Entry| {
-            let others = entry.meta.include_dirs.as_ref();
-            others.is_none_or(|directories| *directories == plan.recipe.include_dirs)
+            let shown = entry.meta.include_dirs.as_ref();
+            fits_directories(shown, &plan.recipe.include_dirs)
         };
         let kept_for = || self.store().and_then(Store::kept_for);
         let known = self.memory.get(&plan.key(), kept_for);

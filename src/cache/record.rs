@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::policy::Policy;
 use super::program_binaries::{ProgramBinaries, binaries};
 use super::restore::binary_type;
-use super::withheld_texts::{shows_directories, withhold_texts};
+use super::withheld_texts::{shown_directories, withhold_texts};
 use super::{Cache, bake, nanoseconds};
 use crate::cl::{Context, Program};
 use crate::config::program_name;
@@ -200,8 +200,7 @@ impl Cache {
         let mut meta = Meta {
             ingredients: plan.ingredients(),
             options: plan.shown_options(private),
-            include_dirs: shows_directories(&facts, &plan.recipe.include_dirs)
-                .then(|| plan.recipe.include_dirs.clone()),
+            include_dirs: shown_directories(&facts, &plan.recipe.include_dirs),
             driver_family: driver.profile.family.to_owned(),
             driver_library: driver.library().to_string_lossy().into_owned(),
             executable: String::from_utf8_lossy(program_name()).into_owned(),

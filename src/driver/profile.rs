@@ -156,6 +156,9 @@ pub struct Profile {
     pub refuses_debug: bool,
     /// Whether programs have debug information whatever the options are. It names directories.
     pub always_debug: bool,
+    /// The words behind which a build log quotes the options. An entry serves programs that spell include directories otherwise, so these
+    /// get their own options there. Elsewhere the same text may be the source's.
+    pub options_quoted_behind: Option<&'static str>,
     /// The variables of the driver's own cache, if that has code that it makes when kernels run.
     pub own_cache: Option<OwnCache>,
     /// Variables that it reads.

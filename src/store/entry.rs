@@ -145,7 +145,8 @@ pub struct Meta {
     pub ingredients: Vec<Ingredient>,
     /// The build options as the application gave them, or with digests in place of values.
     pub options: Option<Vec<u8>>,
-    /// The include directories, if the program shows their spelling: a program with others may not use the entry.
+    /// The include directories, if the program shows the spelling of any: a program with another there may not use the entry. Those that
+    /// are not shown are empty.
     pub include_dirs: Option<Vec<Vec<u8>>>,
     /// The driver's family by its profile.
     pub driver_family: String,

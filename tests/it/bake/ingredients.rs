@@ -137,8 +137,10 @@ fn a_build_log_that_names_directories_is_stored_for_those_and_others_are_told() 
     };
     let work = tree(&sandbox);
     fs::write(work.join("other/c.h"), "#warning said\n#define C 300\n").expect("written");
-    let options = super::places::OPTIONS;
-    let run = |place: &Path| in_directory(&sandbox, place, options);
+    let run = |place: &Path| {
+        let options = format!("-I inc -I again -I{}/other", place.display());
+        in_directory(&sandbox, place, &options)
+    };
     let first = run(&work);
     assert_eq!(bake(&sandbox, &[]), BAKED);
     let second = run(&work);

@@ -187,3 +187,17 @@ fn a_driver_that_always_writes_debug_information_shares_no_directories() {
         tree.misses("another working directory");
     }
 }
+
+/// Each log of Intel's CPU runtime ends with a period.
+#[test]
+fn a_log_that_has_the_name_of_a_directory_as_a_part_of_words_fits_other_directories() {
+    for tree in Tree::on(&[Driver::Intel]) {
+        tree.source(&format!("#include \"h.h\"\n{KERNEL}"), "-I .");
+        tree.define("h.h");
+        tree.is_cached();
+        let moved = tree.sandbox.path("elsewhere");
+        std::fs::rename(tree.path(""), &moved).expect("renamed");
+        symlink(&moved, tree.sandbox.path("work")).expect("linked");
+        tree.hits_again("another working directory");
+    }
+}

@@ -25,6 +25,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     refuses_debug: false,
     always_debug: false,
+    options_quoted_behind: None,
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,

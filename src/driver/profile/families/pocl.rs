@@ -26,6 +26,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     // Measured: LLVM's verifier complains on standard error when a binary with debug information is loaded.
     refuses_debug: true,
     always_debug: false,
+    options_quoted_behind: None, // measured
     // pocl_cache.c
     own_cache: Some(OwnCache {
         directory: "POCL_CACHE_DIR",
