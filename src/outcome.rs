@@ -104,9 +104,9 @@ numbered! {
         /// The source has a preprocessor directive whose effect is not known here, or a line that compilers read differently.
         UnknownDirective = 2, "unknown_directive",
             "a preprocessor directive that oclcache does not know, or that compilers read differently; leave it out";
-        /// A build option makes the compiler read another file.
+        /// A build option or a variable makes the compiler read another file, or a variable asks for debug information.
         OptionReadsFile = 3, "option_reads_file",
-            "an option, or a variable such as `CPATH`, makes the compiler read a file that oclcache cannot identify; put the text into the source";
+            "an option, or a variable such as `CPATH`, makes the compiler read a file that oclcache cannot identify; put the text into the source; or a variable asks for debug information; unset it";
         /// A build option whose effect is not known here.
         UnknownOption = 4, "unknown_option",
             "a build option that is not known to be harmless; leave it out";

@@ -1,5 +1,6 @@
 //! What variables make a compiler read, beside what the text of a program names.
 
+use crate::key::options::asks_for_debug;
 use crate::key::source::could_be_cpp;
 
 /// Files that variables make a compiler read and that the text of a program does not name.
@@ -10,7 +11,8 @@ pub enum Reads {
     Nothing,
     /// Headers that a program names, in directories that are not searched here.
     HeadersElsewhere,
-    /// Headers and other files that options name, whatever the program is, or that texts may name in a language that they choose.
+    /// Headers and other files that options name, whatever the program is, or that texts may name in a language that they choose; or
+    /// the names of directories, for debug information.
     Files,
     /// Code that compiles, whatever is compiled.
     Compilers,
@@ -28,8 +30,9 @@ const OPTIONS_OF_HEADERS: &[&[u8]] = &[
 ];
 
 impl Reads {
-    /// What a variable in the key makes a compiler read: options that define macros, that name headers, directories or other files, or
-    /// that choose C++ for OpenCL, in which a program is judged otherwise.
+    /// What a variable in the key makes a compiler read: options that define macros, that name headers, directories or other files,
+    /// that choose C++ for OpenCL, in which a program is judged otherwise, or that ask for debug information (measured on Intel's CPU
+    /// runtime: `OPENCL_PROGRAM_COMPILE_OPTIONS=-g` puts the include directories into the binary).
     /// Their meaning for a program is not followed.
     pub(super) fn of(name: &str, value: &[u8]) -> Reads {
         let name = name.to_ascii_uppercase();
@@ -59,7 +62,10 @@ impl Reads {
             let names_file =
                 || word.contains(&b'/') || !word.starts_with(b"-") && word.contains(&b'.');
             begins(OPTIONS_OF_HEADERS)
-                || has_options && (begins(&[b"-i", b"-U", b"--", b"@"]) || names_file())
+                || has_options
+                    && (begins(&[b"-i", b"-U", b"--", b"@"])
+                        || names_file()
+                        || asks_for_debug(word))
         };
         match words.any(reads_file) || could_be_cpp(value) {
             true => Reads::Files,
@@ -87,6 +93,9 @@ mod tests {
             ("SOMETHING_ELSE", "-I/opt/include"),
             ("SOMETHING_ELSE", "-w,-include,a.h"),
             ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-w -cl-std=CLC++2021"),
+            ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-g"),
+            ("AMD_OCL_BUILD_OPTIONS_APPEND", "-w -cl-kernel-debug-enable"),
+            ("InjectInternalBuildOptions", "-gline-tables-only"),
         ] {
             assert_eq!(
                 Reads::of(name, value.as_bytes()),
@@ -101,7 +110,7 @@ mod tests {
             ("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w -cl-std=CL1.2"),
             ("POCL_DEVICES", "cpu"),
             ("POCL_PATH_CLANG", "/usr/bin/clang"),
-            ("LESS", "-iMR --mouse"),
+            ("LESS", "-iMR --mouse -g"),
             ("CPATH", ""),
         ] {
             assert_eq!(

@@ -149,6 +149,11 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
     Ok(parsed)
 }
 
+/// Whether a word may ask for debug information.
+pub fn asks_for_debug(word: &[u8]) -> bool {
+    matches!(classify(word), Class::Debug) || searched(word).any(says_debug)
+}
+
 /// Whether drivers differ in how this byte splits words.
 fn is_uncertain(byte: u8) -> bool {
     matches!(byte, b'"' | b'\'' | b'\\') || byte.is_ascii_control()
