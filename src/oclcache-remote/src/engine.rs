@@ -67,7 +67,10 @@ impl fmt::Display for EngineError {
                 write!(f, "the file system takes nothing from this user: {why}")
             }
             EngineError::Full(why) => {
-                write!(f, "the server is full or wants fewer requests: {why}")
+                write!(
+                    f,
+                    "the server takes no more, or wants fewer requests: {why}"
+                )
             }
             EngineError::Failed(why) => write!(f, "the server reports an error: {why}"),
         }

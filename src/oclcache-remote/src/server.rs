@@ -419,7 +419,7 @@ impl Server {
                 EngineError::Obstructed(_) => OBSTRUCTED,
                 EngineError::Unwritable(_) => "set `remote_readonly`, or have who owns it let you write: see `ls -ld`; reading goes on",
                 EngineError::ClockDiffers(_) => "set the clock of this machine (`timedatectl set-ntp true`), or that of the server",
-                EngineError::Full(_) => "make room there or let it evict (Redis: `maxmemory-policy allkeys-lru`); reading goes on",
+                EngineError::Full(_) => "make room there, let it evict (Redis: `maxmemory-policy allkeys-lru`), or name a server that takes writes; reading goes on",
                 EngineError::Failed(_) => "see the log of the server",
             };
             format!("{error}; {step}")

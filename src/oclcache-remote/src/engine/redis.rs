@@ -1,7 +1,7 @@
 //! Redis and Valkey.
 //!
 //! Objects are strings. Reads use GETRANGE, so that the server never sends more than an object of ours may have; all reads of one
-//! question are one round trip. Each read renews the object's time to live, if that takes no further round trip.
+//! question are one round trip. Each read renews the object's time to live in the same round trip, where the server lets it.
 
 use std::time::Duration;
 
@@ -130,8 +130,11 @@ impl Engine for Redis {
     async fn check(&self) -> Outcome<()> {
         let mut commands = redis::pipe();
         commands.cmd("PING");
-        self.run::<(String,)>(&commands).await?;
-        Ok(())
+        match self.run::<(String,)>(&commands).await {
+            // A server that cannot store on its disk answers so to PING as well (MISCONF). It is read.
+            Ok(_) | Err(EngineError::Full(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn read(&self, names: &[String], limit: u64) -> Outcome<Vec<Option<Vec<u8>>>> {
@@ -139,6 +142,9 @@ impl Engine for Redis {
             return Ok(Vec::new());
         }
         let mut commands = redis::pipe();
+        // To renew is to write. What refuses that may be read: a replica, a server whose disk has failed, one where this user may
+        // only read.
+        commands.ignore_errors();
         for name in names {
             commands.cmd("GETRANGE").arg(name).arg(0).arg(limit);
             if !self.is_readonly {
@@ -146,12 +152,13 @@ impl Engine for Redis {
                 renew.arg(self.seconds()).ignore();
             }
         }
-        let found: Vec<Vec<u8>> = self.run(&commands).await?;
+        let found: Vec<Result<Vec<u8>, RedisError>> = self.run(&commands).await?;
         // A string that is empty is one that is not there.
-        let found = found
-            .into_iter()
-            .map(|bytes| Some(bytes).filter(|bytes| !bytes.is_empty()));
-        Ok(found.collect())
+        let found = found.into_iter().map(|bytes| match bytes {
+            Ok(bytes) => Ok(Some(bytes).filter(|bytes| !bytes.is_empty())),
+            Err(error) => Err(judge(&error)),
+        });
+        found.collect()
     }
 
     async fn write(&self, name: &str, bytes: Vec<u8>) -> Outcome<()> {

@@ -179,11 +179,14 @@ fn a_user_who_may_only_read_reads() {
         "ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+ping",
     ]);
     let mut settings = settings(&format!("redis://reader:pw@127.0.0.1:{}", server.port));
-    settings.is_readonly = true;
-    let engine = oclcache_remote::engine::open(&settings).expect("an engine");
     let name = store(&url, None, &[]).name(Kind::Entry, &KEY);
-    let found = run(async { engine.read(&[name], 1 << 20).await }).expect("read");
-    assert!(found[0].is_some());
+    // Also one who has a key and does not know.
+    for is_readonly in [true, false] {
+        settings.is_readonly = is_readonly;
+        let engine = oclcache_remote::engine::open(&settings).expect("an engine");
+        let found = run(async { engine.read(std::slice::from_ref(&name), 1 << 20).await });
+        assert!(found.expect("read")[0].is_some());
+    }
 }
 
 #[test]

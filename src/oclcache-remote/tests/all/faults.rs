@@ -10,7 +10,7 @@ use std::time::Duration;
 use oclcache_remote::engine::EngineError;
 use oclcache_remote::keys::SecretKey;
 use oclcache_remote::object::Kind;
-use oclcache_remote::shared::{Fetched, UploadError};
+use oclcache_remote::shared::{Fetched, SharedStore, UploadError};
 
 use crate::support::host::{Host, invite};
 use crate::support::proxy::{Mode, Proxy};
@@ -266,6 +266,53 @@ fn a_full_server_is_read_and_not_written() {
             "{found:?}"
         );
     });
+}
+
+#[test]
+fn a_server_that_takes_no_writes_is_read() {
+    let replica = |server: &Server| {
+        server.redis_cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    };
+    let disk_failed = |server: &Server| {
+        server.redis_cli(&["CONFIG", "SET", "save", "3600 1000000"]);
+        server.lose_directory();
+        server.redis_cli(&["BGSAVE"]);
+        wait_for("a server that cannot save", || {
+            server.redis_cli(&["SET", "x", "1"]).contains("MISCONF")
+        });
+    };
+    let key = SecretKey::generate().expect("a key");
+    let refusals: [&dyn Fn(&Server); 2] = [&replica, &disk_failed];
+    for refuse in refusals {
+        let server = Server::redis(&[]);
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let early = store(&url, Some(&key), &[&key]);
+        let upload = async |store: &SharedStore, number| {
+            let key = [number; 32];
+            store.upload(Kind::Entry, &key, b"payload", 1, 2).await
+        };
+        run(async {
+            upload(&early, 1).await.expect("written");
+            refuse(&server);
+            let late = store(&url, Some(&key), &[&key]);
+            assert_eq!(late.guarded.check().await, Ok(()));
+            for store in [&early, &late] {
+                for _ in 0..2 {
+                    let wanted = [(Kind::Entry, [1; 32]), (Kind::Entry, [2; 32])];
+                    let found = store.fetch(&wanted).await.expect("read");
+                    assert!(
+                        matches!(found[..], [Fetched::Found(_), Fetched::Missing]),
+                        "{found:?}"
+                    );
+                    let refused = upload(store, 2).await;
+                    assert!(
+                        matches!(refused, Err(UploadError::Engine(EngineError::Full(_)))),
+                        "{refused:?}"
+                    );
+                }
+            }
+        });
+    }
 }
 
 #[test]

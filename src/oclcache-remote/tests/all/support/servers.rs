@@ -14,7 +14,7 @@ use super::wait_for;
 pub struct Server {
     child: Option<Child>,
     pub port: u16,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Drop for Server {
@@ -60,7 +60,7 @@ impl Server {
                 return Server {
                     child: Some(child),
                     port,
-                    _directory: directory,
+                    directory,
                 };
             }
         }
@@ -130,6 +130,11 @@ impl Server {
             command.arg(directory);
             command
         }))
+    }
+
+    /// Takes its directory away, so that it can store nothing on the disk.
+    pub fn lose_directory(&self) {
+        std::fs::remove_dir_all(self.directory.path()).expect("removed");
     }
 
     pub fn kill(&mut self) {
