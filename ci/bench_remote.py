@@ -177,7 +177,7 @@ class Lab:
         """Another machine builds, and sends entries and bundle."""
         self.port, url = port, f"redis://127.0.0.1:{port}"
         with self.machine(url) as builder:
-            builder.command(HELPER, "key", "new", "--if-missing")
+            builder.command(HELPER, "set-up")
             builder.serve()
             builder.run(self.argv)
             if self.is_baked:

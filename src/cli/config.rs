@@ -225,7 +225,7 @@ fn set(key: &SettingName, value: &OsStr, system: bool) -> Result<ExitCode, Failu
     say(&format!("oclcache: {name} = {shown} in `{}`", path(&file)));
     say_what_overrides(key, &file);
     if is_remote && !system {
-        remote::make_key();
+        remote::set_up();
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -112,14 +112,14 @@ pub fn without_password(url: &str, system: bool) -> Result<Option<String>, Failu
     }
 }
 
-/// Has the helper make a secret key if there is none, and say what to type next. Without a helper it says what is missing.
-pub fn make_key() {
-    let made = helper().and_then(|helper| {
-        let mut command = Command::new(helper);
-        let made = command.args(["key", "new", "--if-missing"]).status();
-        made.map_err(Failure::new)
+/// Has the helper make a secret key, and the directory that is the store, if there is none, and say what to type next. Without a helper
+/// it says what is missing.
+pub fn set_up() {
+    let done = helper().and_then(|helper| {
+        let done = Command::new(helper).arg("set-up").status();
+        done.map_err(Failure::new)
     });
-    if let Err(failure) = made {
+    if let Err(failure) = done {
         say(&format!("oclcache: {}", failure.message));
     }
 }

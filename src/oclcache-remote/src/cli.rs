@@ -69,6 +69,9 @@ enum Verb {
     Credential(join::CredentialArgs),
     /// Serve the programs of this user; they start it themselves
     #[command(hide = true)]
+    /// Make the key and the directory that the store of the settings needs, if they are missing
+    #[command(hide = true)]
+    SetUp(join::SetUpArgs),
     Serve(ServeArgs),
 }
 
@@ -102,6 +105,7 @@ pub fn run() -> ExitCode {
         Verb::Credential(verb) => verb.run(),
         Verb::Serve(verb) => verb.run(),
     };
+        Verb::SetUp(verb) => verb.run(),
     done.unwrap_or_else(|why| {
         crate::say(&format!("error: {why}"));
         ExitCode::FAILURE

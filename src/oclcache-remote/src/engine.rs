@@ -6,6 +6,7 @@ mod operator;
 mod redis;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,6 +40,8 @@ pub enum EngineError {
     Forbidden(String),
     /// An object cannot be written or deleted where others have put something, or closed a directory. Others can be.
     Obstructed(String),
+    /// There is no directory where the store is. Nothing but the user's own command makes one: its file system may not be mounted.
+    Absent(String),
     /// This user may write nothing to the directory that is the store. Reads may still work.
     Unwritable(String),
     /// It has no room, or wants fewer requests. Reads may still work.
@@ -62,6 +65,7 @@ impl fmt::Display for EngineError {
                     "the file system refuses the directory to this user: {why}"
                 )
             }
+            EngineError::Absent(why) => write!(f, "the store is not there: {why}"),
             EngineError::Obstructed(why) => write!(f, "the file system refuses an object: {why}"),
             EngineError::Unwritable(why) => {
                 write!(f, "the file system takes nothing from this user: {why}")
@@ -176,6 +180,21 @@ pub trait Leases: Send + Sync {
     async fn release(&self, name: &str, token: &str) -> Outcome<()>;
     /// The token of the holder. None: nobody holds the lease.
     async fn holder(&self, name: &str) -> Outcome<Option<String>>;
+}
+
+/// Makes the directory of an address that is one, as `mkdir -p` does. Returns it if it was not there.
+///
+/// # Errors
+/// For people: it cannot be made.
+pub fn make_directory(address: &Address) -> Result<Option<PathBuf>, String> {
+    let path = match address.directory() {
+        Some(path) if !path.exists() => path,
+        _ => return Ok(None),
+    };
+    match std::fs::create_dir_all(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(error) => Err(format!("`{}` cannot be made: {error}", path.display())),
+    }
 }
 
 /// Makes the engine of an address. Nothing is connected yet.

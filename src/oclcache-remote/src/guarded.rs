@@ -282,6 +282,7 @@ impl Guarded {
                 return;
             }
             Some(
+                | EngineError::Absent(_)
                 EngineError::Unreachable(_)
                 | EngineError::Denied(_)
                 | EngineError::Forbidden(_)

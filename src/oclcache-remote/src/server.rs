@@ -416,6 +416,7 @@ impl Server {
                 EngineError::TimedOut => "check the server and the network; until then everything is compiled here",
                 EngineError::Denied(_) => "set the password anew: `oclcache config set remote` with a URL that has user and password",
                 EngineError::Forbidden(_) => "have who owns it let you read and write there: `ls -ld` shows who may",
+                EngineError::Absent(_) => "mount its file system, or make it with `mkdir -p`",
                 EngineError::Obstructed(_) => OBSTRUCTED,
                 EngineError::Unwritable(_) => "set `remote_readonly`, or have who owns it let you write: see `ls -ld`; reading goes on",
                 EngineError::ClockDiffers(_) => "set the clock of this machine (`timedatectl set-ntp true`), or that of the server",

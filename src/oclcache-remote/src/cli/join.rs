@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use oclcache::remote::settings::{RemoteSettings, ValueSource};
 
-use super::{Done, print, set, trust};
+use super::{Done, key, print, set, trust};
 use crate::credentials;
 use crate::invitation::Invitation;
 use crate::keys::SecretKey;
@@ -35,6 +35,9 @@ pub struct InviteArgs {
 #[derive(Args)]
 pub struct CredentialArgs {}
 
+#[derive(Args)]
+pub struct SetUpArgs {}
+
 impl CredentialArgs {
     pub fn run(self) -> Done {
         let mut text = String::new();
@@ -57,6 +60,23 @@ impl CredentialArgs {
         }
         print(address.url.as_str());
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl SetUpArgs {
+    pub fn run(self) -> Done {
+        let settings = RemoteSettings::read();
+        // A variable is not what the user has set just now.
+        if settings.url_source != ValueSource::Environment
+            && let Ok(address) = session::address(&settings)
+        {
+            match crate::engine::make_directory(&address) {
+                Ok(Some(made)) => print(&format!("new directory: `{}`", made.display())),
+                Ok(None) => {}
+                Err(why) => crate::say(&why),
+            }
+        }
+        key::new_if_missing(&settings)
     }
 }
 

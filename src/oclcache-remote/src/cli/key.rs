@@ -1,5 +1,6 @@
 //! `oclcache remote key`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -22,9 +23,6 @@ enum What {
         /// Print it as variables for a CI system, and keep nothing here
         #[arg(long)]
         ci: bool,
-        /// Do nothing if there is a key
-        #[arg(long, hide = true)]
-        if_missing: bool,
     },
 }
 
@@ -33,8 +31,8 @@ impl KeyArgs {
         let settings = RemoteSettings::read();
         match self.what {
             None => show(&settings),
-            Some(What::New { ci: true, .. }) => new_for_ci(&settings),
-            Some(What::New { if_missing, .. }) => new(&settings, if_missing),
+            Some(What::New { ci: true }) => new_for_ci(&settings),
+            Some(What::New { ci: false }) => new(&settings),
         }
     }
 }
@@ -46,15 +44,23 @@ fn show(settings: &RemoteSettings) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn new(settings: &RemoteSettings, if_missing: bool) -> Done {
-    let path = settings
-        .key_file
-        .as_ref()
-        .ok_or("there is no place for a key: set HOME or XDG_CONFIG_HOME")?;
+/// Where the key is, or is to be.
+fn key_file(settings: &RemoteSettings) -> Result<&Path, String> {
+    let path = settings.key_file.as_deref();
+    path.ok_or("there is no place for a key: set HOME or XDG_CONFIG_HOME".to_owned())
+}
+
+/// Makes a key if there is none.
+pub fn new_if_missing(settings: &RemoteSettings) -> Done {
+    match key_file(settings)?.exists() {
+        true => Ok(ExitCode::SUCCESS),
+        false => new(settings),
+    }
+}
+
+fn new(settings: &RemoteSettings) -> Done {
+    let path = key_file(settings)?;
     if path.exists() {
-        if if_missing {
-            return Ok(ExitCode::SUCCESS);
-        }
         return Err(format!(
             "there is a key already, `{}`; `oclcache remote key` shows its public half",
             path.display()

@@ -76,7 +76,7 @@ impl SharedDirectory {
     async fn read_one(&self, name: &str, limit: u64) -> Outcome<Option<Vec<u8>>> {
         let read = move |root: &Path, name: &str| match read(root, name, limit) {
             Err(error) if is_hidden(root, &error) => Ok(None),
-            read => Ok(none_if_absent(read)?),
+            read => Ok(none_if_absent(root, read)?),
         };
         self.blocking(name, read).await
     }
@@ -117,6 +117,9 @@ impl Fault {
         let why = format!("`{}`: {}", path.display(), self.error);
         let errno = Errno::from_io_error(&self.error);
         match errno {
+            Some(Errno::NOENT | Errno::NOTDIR) if is_missing(root) => {
+                EngineError::Absent(format!("`{}` is no directory", root.display()))
+            }
             Some(Errno::NOSPC | Errno::DQUOT) => EngineError::Full(why),
             Some(errno) if OBSTACLES.contains(&errno) && is_usable(root) => match name {
                 // Every object is written by way of these.
@@ -129,11 +132,13 @@ impl Fault {
     }
 }
 
-/// None if there is nothing of this name, or a link, a socket or a device on the way or at its end.
-fn none_if_absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// None if there is nothing of this name, or a link, a socket or a device on the way or at its end. That the root is missing stays an
+/// error.
+fn none_if_absent<T>(root: &Path, result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NOTDIR) if is_missing(root) => Err(error),
             Some(
                 Errno::NOENT
                 | Errno::NOTDIR
@@ -145,6 +150,11 @@ fn none_if_absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
             _ => Err(error),
         },
     }
+}
+
+/// Whether there is no directory at the path of the root.
+fn is_missing(root: &Path) -> bool {
+    matches!(go_to(root, ""), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// Whether this user may use the root, and its file system answers.
@@ -183,9 +193,8 @@ fn go_to(root: &Path, directories: &str) -> Result<OwnedFd, Errno> {
     })
 }
 
-/// The same. What is missing on the way is made.
+/// The same. What is missing in the root is made. The root is not: where a file system is not mounted, that would be another store.
 fn make(root: &Path, directories: &str) -> Result<OwnedFd, Fault> {
-    std::fs::create_dir_all(root).map_err(Fault::at(""))?;
     let mut at = go_to(root, "").map_err(Fault::at(""))?;
     let mut way = String::new();
     for part in parts(directories) {
@@ -287,7 +296,7 @@ fn list(root: &Path, name: &str) -> io::Result<Listing> {
     let mut left = vec![asked.clone()];
     while let Some(directories) = left.pop() {
         let listed = list_one(root, &directories, &mut left, &mut listing);
-        match none_if_absent(listed) {
+        match none_if_absent(root, listed) {
             Ok(_) => {}
             // Others may have mounted any file system there.
             Err(error) if directories != asked || is_hidden(root, &error) => listing.hidden += 1,
@@ -319,7 +328,7 @@ fn list_one(
             continue;
         };
         let stat = rustix::fs::statat(&directory, file, AtFlags::SYMLINK_NOFOLLOW);
-        let stat = match none_if_absent(stat.map_err(io::Error::from)) {
+        let stat = match none_if_absent(root, stat.map_err(io::Error::from)) {
             Ok(Some(stat)) => stat,
             Ok(None) => continue,
             Err(_) => {
@@ -363,14 +372,17 @@ impl Engine for SharedDirectory {
     }
 
     async fn delete(&self, name: &str) -> Outcome<bool> {
-        let delete = |root: &Path, name: &str| Ok(none_if_absent(delete(root, name))?.is_some());
+        let delete = |root: &Path, name: &str| {
+            let deleted = none_if_absent(root, delete(root, name))?;
+            Ok(deleted.is_some())
+        };
         self.blocking(name, delete).await
     }
 
     async fn delete_unfinished(&self, before: u64, only_looks: bool) -> Outcome<u64> {
         let delete = move |root: &Path, _: &str| match delete_unfinished(root, before, only_looks) {
             Err(error) if is_hidden(root, &error) => Ok(0),
-            deleted => Ok(none_if_absent(deleted)?.unwrap_or(0)),
+            deleted => Ok(none_if_absent(root, deleted)?.unwrap_or(0)),
         };
         self.blocking(UNFINISHED, delete).await
     }

@@ -23,7 +23,7 @@ fn cluster_of(mut hosts: Vec<Host>) -> (tempfile::TempDir, Network, Vec<Host>) {
     first
         .shell(&format!("oclcache config set remote redis://{SERVER}"))
         .ok();
-    first.remote(&["key", "new", "--if-missing"]).ok();
+    first.remote(&["set-up"]).ok();
     let invitation = first.shell("oclcache remote invite").ok().stdout;
     for host in others {
         host.join(&invitation);

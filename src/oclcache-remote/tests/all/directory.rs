@@ -10,8 +10,8 @@ use oclcache_remote::object::Kind;
 use oclcache_remote::shared::{Fetched, SharedStore};
 
 use crate::support::host::{Host, bind_by_modes, set_mode};
-use crate::support::run;
 use crate::support::stores::store;
+use crate::support::{run, wait_for};
 
 const KEY: [u8; 32] = [0xab; 32];
 
@@ -373,4 +373,33 @@ fn gc_deletes_what_was_left_unfinished_a_day_ago() {
     assert!(objects.iter().all(|object| object.exists()));
     let again = host.remote(&["gc"]).ok().stdout;
     assert!(!again.contains("unfinished"), "{again}");
+}
+
+#[test]
+fn a_store_that_is_not_mounted_is_not_made_and_is_sent_what_was_built_meanwhile() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut host = Host::new();
+    host.set("STUB_BUILD_MS", "100");
+    let (shared, objects) = pushed(folder.path(), &host, 1);
+    host.stop_helper();
+    let away = folder.path().join("away");
+    fs::rename(&shared, &away).expect("moved");
+    host.build(3).ok();
+    wait_for("a helper that says why", || {
+        let status = host.remote(&["status"]).ok().stdout;
+        status.contains(&format!("`{}`", shared.display())) && status.contains("mount")
+    });
+    for verb in ["push", "pull", "doctor", "gc"] {
+        let ran = host.remote(&[verb]);
+        assert_ne!(ran.code, Some(0), "{verb}: {}", ran.stdout);
+    }
+    assert!(!shared.exists());
+    assert_eq!(host.outbox(), 2);
+    fs::rename(&away, &shared).expect("moved");
+    wait_for("a store that is asked again", || {
+        host.remote(&["push"]).code == Some(0) && host.outbox() == 0
+    });
+    let is_object = |file: &PathBuf| file.file_name().is_some_and(|name| name.len() == 64);
+    let found = files(&shared).into_iter().filter(is_object).count();
+    assert!(found >= objects.len() + 2, "{found}");
 }

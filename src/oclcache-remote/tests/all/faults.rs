@@ -29,7 +29,7 @@ fn host_on(port: u16) -> Host {
         "oclcache config set remote redis://127.0.0.1:{port}"
     ))
     .ok();
-    host.remote(&["key", "new", "--if-missing"]).ok();
+    host.remote(&["set-up"]).ok();
     host
 }
 
@@ -324,7 +324,7 @@ fn a_password_that_was_changed_is_named_and_a_new_one_is_taken() {
         server.port
     ))
     .ok();
-    host.remote(&["key", "new", "--if-missing"]).ok();
+    host.remote(&["set-up"]).ok();
     host.build(1).ok();
     host.remote(&["push"]).ok();
     assert_eq!(host.outbox(), 0);
@@ -432,7 +432,7 @@ fn a_clock_that_differs_is_named_by_those_who_sign_with_the_time() {
         "oclcache config set remote 's3://user:password@bucket?endpoint=http://127.0.0.1:{port}'"
     ))
     .ok();
-    host.remote(&["key", "new", "--if-missing"]).ok();
+    host.remote(&["set-up"]).ok();
     let doctor = host.remote(&["doctor"]);
     assert_ne!(doctor.code, Some(0));
     assert!(

@@ -375,7 +375,7 @@ except ChildProcessError:
     let mut host = Host::new();
     host.shell(&format!("oclcache config set remote '{url}'"))
         .ok();
-    host.shell("oclcache remote key new --if-missing").ok();
+    host.shell("oclcache remote set-up").ok();
     host.prefix = ["python3", "-c", SUPERVISOR].map(str::to_owned).to_vec();
     let mut command = host.client_command(&["many", "--keys", &KEYS.to_string()]);
     let mut supervisor = command.spawn().expect("started");

@@ -23,7 +23,7 @@ fn host_on(server: &Server, mut host: Host) -> Host {
         server.port
     ))
     .ok();
-    host.remote(&["key", "new", "--if-missing"]).ok();
+    host.remote(&["set-up"]).ok();
     host
 }
 
