@@ -100,10 +100,9 @@ impl Guarded {
     /// For how long the store is not asked. None: it is asked.
     pub fn is_open(&self) -> Option<Duration> {
         let until = self.breaker().open_until_ms;
-        let left = until.saturating_sub((self.clock)());
-        // A clock that was set back must not keep the store unused for longer than the breaker ever does.
-        let left = Duration::from_millis(left).min(PAUSES.1);
-        (!left.is_zero()).then_some(left)
+        let left = Duration::from_millis(until.saturating_sub((self.clock)()));
+        // The breaker is never open for longer than its longest pause: the clock was set back.
+        (!left.is_zero() && left <= PAUSES.1).then_some(left)
     }
 
     /// Why nothing is written now: what the store said a while ago. It may still be read.
@@ -282,8 +281,8 @@ impl Guarded {
                 return;
             }
             Some(
-                | EngineError::Absent(_)
                 EngineError::Unreachable(_)
+                | EngineError::Absent(_)
                 | EngineError::Denied(_)
                 | EngineError::Forbidden(_)
                 | EngineError::ClockDiffers(_)

@@ -232,3 +232,15 @@ fn credentials_that_are_refused_are_read_again_once() {
     assert!(run(guarded.check()).is_err());
     assert_ne!(memory.get(), None);
 }
+
+#[test]
+fn a_clock_that_is_set_back_keeps_the_store_unused_for_no_longer_than_a_pause() {
+    static SET_BACK: AtomicU64 = AtomicU64::new(10_000_000);
+    let (mut guarded, calls, _) = guarded(vec![unreachable()]);
+    guarded.clock = || SET_BACK.load(Ordering::Relaxed);
+    assert!(run(guarded.check()).is_err());
+    assert!(guarded.is_open().is_some());
+    SET_BACK.store(1_000_000, Ordering::Relaxed);
+    assert_eq!(run(guarded.check()), Ok(()));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+}
