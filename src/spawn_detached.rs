@@ -7,7 +7,8 @@
 //! The application does not notice it. With fork or posix_spawn it would: an application that watches its children has a handler of
 //! SIGCHLD, which would run when the process ends, and a wait for any child would return one that the application does not know. So
 //! the first step starts a child that sends no signal at its end. waitpid(2) does not report it without `__WCLONE` or `__WALL`. It
-//! starts the program and ends before [`Start::now`] returns; the kernel gives the program another parent.
+//! starts the program and ends before [`Start::now`] returns; the kernel gives the program another parent. Who traces the application with
+//! its children (`strace -f`) does not trace it, since a tracer returns only after the last process that it traces.
 //!
 //! Both steps share the memory of the process, which is suspended meanwhile, as with vfork: nothing is copied, allocated or locked,
 //! and no handler of pthread_atfork runs. System calls bypass the C library where that would check for a canceled thread or take a
@@ -245,7 +246,7 @@ impl Start {
         // SAFETY: the stack is used by nobody else, since `done` was not set, and this thread is suspended until the child has
         // ended, so all that it borrows lives. The child calls only what is said above.
         unsafe {
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_UNTRACED;
             let child = libc::clone(first, self.stacks[0].top(), flags, self.data());
             if child > 0 {
                 let nowhere = ptr::null_mut::<c_void>();

@@ -1,6 +1,8 @@
 //! What a person types, on two hosts.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use oclcache_remote::server::IDLE;
 
 use crate::support::host::{Host, invite};
 use crate::support::proxy::{Mode, Proxy};
@@ -385,6 +387,22 @@ except ChildProcessError:
     let sent = server.redis_cli(&["DBSIZE"]).parse::<u32>();
     assert!(sent.expect("a number") >= KEYS);
     assert_eq!(host.outbox(), 0);
+}
+
+#[test]
+fn who_traces_a_program_does_not_wait_for_the_helper() {
+    let (_server, url) = redis();
+    let mut host = Host::new();
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    let tracer = "strace -f -qq -o /dev/null -e trace=none";
+    host.prefix = tracer.split(' ').map(str::to_owned).collect();
+    let started = Instant::now();
+    host.build(1).ok();
+    let took = started.elapsed();
+    assert!(took < IDLE / 2, "{took:?}");
+    assert!(!host.helpers().is_empty());
+    wait_for("the outbox is sent", || host.outbox() == 0);
 }
 
 #[test]
