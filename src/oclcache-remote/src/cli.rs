@@ -17,6 +17,8 @@ use oclcache::remote::protocol::VERSION;
 use oclcache::remote::settings::RemoteSettings;
 use oclcache::remote::state::OtherVersion;
 use oclcache::remote::{is_adopted_by_init, leave_raised};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::local::Local;
 use crate::server::{IDLE, ServeOptions, Server};
@@ -67,11 +69,11 @@ enum Verb {
     /// Move the password of a URL, which is read from standard input, into its file, and print the URL without it
     #[command(hide = true)]
     Credential(join::CredentialArgs),
-    /// Serve the programs of this user; they start it themselves
-    #[command(hide = true)]
     /// Make the key and the directory that the store of the settings needs, if they are missing
     #[command(hide = true)]
     SetUp(join::SetUpArgs),
+    /// Serve the programs of this user; they start it themselves
+    #[command(hide = true)]
     Serve(ServeArgs),
 }
 
@@ -103,9 +105,9 @@ pub fn run() -> ExitCode {
         Verb::Gc(verb) => verb.run(),
         Verb::Doctor(verb) => verb.run(),
         Verb::Credential(verb) => verb.run(),
+        Verb::SetUp(verb) => verb.run(),
         Verb::Serve(verb) => verb.run(),
     };
-        Verb::SetUp(verb) => verb.run(),
     done.unwrap_or_else(|why| {
         crate::say(&format!("error: {why}"));
         ExitCode::FAILURE
@@ -115,6 +117,7 @@ pub fn run() -> ExitCode {
 impl ServeArgs {
     fn run(self) -> Done {
         limit_memory();
+        raise_limits();
         if self.protocol.is_some() {
             leave_raised();
         }
@@ -151,6 +154,8 @@ impl ServeArgs {
             ends_with_clients: is_in_batch_job() || is_waited_for(),
         };
         let served = run_to_end(async {
+            // A file beyond a limit is an error then, and not the end of the helper.
+            let _size = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
             let acceptor = crate::server::Acceptor::new(listener)?;
             Server::new(shared, local).serve(acceptor, options).await
         })?;
@@ -169,7 +174,6 @@ fn unusable(local: &Local, why: &str) {
 
 /// A server that lies about lengths can make the client of Redis read without end.
 fn limit_memory() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     const MAX_BYTES: u64 = 2 << 30;
     let old = getrlimit(Resource::Data);
     let current = old
@@ -180,6 +184,18 @@ fn limit_memory() {
         maximum: old.maximum,
     };
     let _ = setrlimit(Resource::Data, new);
+}
+
+/// The limits are those of the program that has started the helper, which serves others, too.
+fn raise_limits() {
+    for resource in [Resource::Fsize, Resource::Nofile] {
+        let limit = getrlimit(resource);
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        let _ = setrlimit(resource, raised);
+    }
 }
 
 /// Runs a future to its end. Threads that still wait then, such as for a file system that does not answer, are left behind.

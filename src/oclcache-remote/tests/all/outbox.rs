@@ -327,3 +327,31 @@ fn what_is_sent_while_the_state_cannot_be_written_is_counted_afterwards() {
     host.stop_helper();
     helper.wait().expect("ended");
 }
+
+/// A host that uses a directory as the store, and compiles fast.
+fn fast_host_beside_a_directory() -> (TempDir, Host) {
+    let (folder, mut host) = (tempfile::tempdir().expect("a directory"), Host::new());
+    host.set("STUB_BUILD_MS", "100");
+    let url = format!("file://{}", folder.path().display());
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    (folder, host)
+}
+
+#[test]
+fn a_helper_that_a_program_with_small_limits_has_started_sends_what_others_build() {
+    for limit in ["-f 1", "-n 24"] {
+        let (folder, mut host) = fast_host_beside_a_directory();
+        let script = format!("ulimit -S {limit} && exec \"$@\"");
+        host.prefix = ["bash", "-c", &script, "bash"].map(str::to_owned).to_vec();
+        host.build(1);
+        host.prefix.clear();
+        let helpers = host.helpers();
+        assert_eq!(helpers.len(), 1, "{limit}");
+        host.build(1 + KEYS).ok();
+        wait_for("the outbox is sent", || {
+            host.outbox() == 0 && objects(&folder).len() > KEYS as usize
+        });
+        assert_eq!(host.helpers(), helpers, "{limit}");
+    }
+}
