@@ -168,9 +168,13 @@ impl Config {
         quantity::duration(self.value(name).0.to_str()?)
     }
 
+    /// Where the user's file of settings is, whether it exists or not.
+    pub fn user_file(&self) -> Option<PathBuf> {
+        of_user(self.config_home.clone(), self.home.clone())
+    }
+
     fn beside_user_file(&self, name: &str) -> Option<PathBuf> {
-        let file = of_user(self.config_home.clone(), self.home.clone())?;
-        Some(file.parent()?.join(name))
+        Some(self.user_file()?.parent()?.join(name))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Config, Name, of_system, of_user};
+use crate::config::{Config, Name, of_system};
 pub use crate::config::{RemoteContent, ValueSource};
 
 /// How the helper logs in.
@@ -73,10 +73,6 @@ impl RemoteSettings {
     }
 
     pub(crate) fn of(config: Config) -> RemoteSettings {
-        let absolute = |name| {
-            let value = std::env::var_os(name).map(PathBuf::from);
-            value.filter(|path| path.is_absolute())
-        };
         let signers = config.remote_trust().into_iter();
         let credentials = match (
             config.remote_credentials(),
@@ -106,7 +102,7 @@ impl RemoteSettings {
             wait: config.remote_wait(),
             ttl: config.remote_ttl(),
             max_size: config.max_size(),
-            user_file: of_user(absolute("XDG_CONFIG_HOME"), absolute("HOME")),
+            user_file: config.user_file(),
             system_file: of_system(),
             complaints: config.complaints.clone(),
             config,

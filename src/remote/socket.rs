@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The name is a hash of all that two processes must share to share a helper: the version of the protocol, the host and its boot, the
-//! user, the namespaces of users, mounts and the network, the cache directory, and the settings of the remote level. A path of a
-//! socket may have 107 bytes, so the directory is reached through `/proc/self/fd`.
+//! user, the namespaces of users, mounts and the network, the cache directory, where the user's files of settings and of state are, and
+//! the settings of the remote level. A path of a socket may have 107 bytes, so the directory is reached through `/proc/self/fd`.
 //!
 //! Each side asks the kernel who the other one is, and hangs up unless it certainly is its own user. In a user namespace
 //! one number may stand for every user outside.
@@ -45,7 +45,8 @@ const NAME_BYTES: usize = 16;
 /// Connections that the helper has not accepted yet.
 const BACKLOG: i32 = 128;
 
-/// The settings that the name covers. The secret key is not among them: only the helper reads it.
+/// The settings that the name covers. The secret key is not among them: a program does not get it from `oclcache run`, and is to find the
+/// helper that has it.
 const COVERED: [Name; 11] = [
     Name::Remote,
     Name::RemoteReadonly,
@@ -76,6 +77,13 @@ pub(super) fn name(config: &Config, root: &Directory) -> String {
     }
     let (device, inode) = root.identity().unwrap_or_default();
     parts.push([device.to_le_bytes(), inode.to_le_bytes()].concat());
+    // The outbox is below the one, and the revoked keys are beside the other.
+    let places = [config.state_directory(), config.user_file()];
+    parts.extend(places.map(|path| {
+        path.unwrap_or_default()
+            .into_os_string()
+            .into_encoded_bytes()
+    }));
     let values = COVERED.iter().map(|name| &config.value(*name).0);
     parts.extend(values.map(|value| value.as_encoded_bytes().to_vec()));
     let mut all = Vec::new();

@@ -303,6 +303,20 @@ fn a_helper_whose_outbox_is_removed_sends_what_is_in_a_new_one() {
 }
 
 #[test]
+fn a_helper_serves_no_program_with_another_outbox() {
+    let (folder, mut host) = fast_host_beside_a_directory();
+    let state = host.path("state");
+    host.set("XDG_STATE_HOME", state);
+    host.build(1).ok();
+    assert_eq!(host.helpers().len(), 1);
+    host.variables.remove("XDG_STATE_HOME");
+    host.build(1 + KEYS).ok();
+    wait_for("both outboxes are sent", || {
+        host.outbox() == 0 && objects(&folder).len() > KEYS as usize
+    });
+}
+
+#[test]
 fn what_is_sent_while_the_state_cannot_be_written_is_counted_afterwards() {
     let (_folder, host) = slow_host_beside_a_directory();
     let mut helper = served(&host);
