@@ -69,7 +69,7 @@ pub struct Server {
     connections: AtomicUsize,
     last_client: Mutex<Instant>,
     /// Processes that have asked, and have not ended yet as far as is known.
-    clients: Mutex<Vec<u32>>,
+    clients: Mutex<Vec<Client>>,
     received: AtomicU64,
     prefetched: AtomicU64,
     /// What has happened since the state was written, which one thread does at a time: it is read before.
@@ -182,7 +182,7 @@ impl Server {
         let idle = locked(&self.last_client).elapsed();
         if options.ends_with_clients {
             let mut clients = locked(&self.clients);
-            clients.retain(|pid| is_alive(*pid));
+            clients.retain(Client::is_alive);
             // Who started the helper has not asked yet.
             return clients.is_empty() && idle > LOOK * 4;
         }
@@ -195,10 +195,10 @@ impl Server {
 
     /// Answers one client, who asks one question.
     async fn client(self: &Arc<Self>, connection: Connection) {
-        if let Some(pid) = connection.peer() {
+        if let Some(client) = connection.peer().and_then(Client::of) {
             let mut clients = locked(&self.clients);
-            if !clients.contains(&pid) {
-                clients.push(pid);
+            if !clients.contains(&client) {
+                clients.push(client);
             }
         }
         let request = tokio::time::timeout(Duration::from_secs(5), connection.request()).await;
@@ -469,6 +469,27 @@ fn opened(open: Duration) -> Answer {
     Answer::Open { retry_ms }
 }
 
-fn is_alive(pid: u32) -> bool {
-    std::path::Path::new("/proc").join(pid.to_string()).exists()
+/// A process that has asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Client {
+    number: u32,
+    /// In ticks since boot. Another process or thread may get the number later.
+    start: u64,
+}
+
+impl Client {
+    /// The process of this number. None: it has ended, whether somebody has waited for it or not.
+    fn of(number: u32) -> Option<Client> {
+        let stat = std::fs::read(format!("/proc/{number}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // Behind the name, which may have anything in it, comes the 3rd field, the state; the 22nd is the start (proc_pid_stat(5)).
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let has_ended = matches!(fields.next()?, "Z" | "X");
+        let start = fields.nth(18)?.parse().ok()?;
+        (!has_ended).then_some(Client { number, start })
+    }
+
+    fn is_alive(&self) -> bool {
+        Client::of(self.number) == Some(*self)
+    }
 }

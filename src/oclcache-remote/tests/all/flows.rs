@@ -429,6 +429,26 @@ fn a_helper_has_no_priority_over_usual_programs() {
 }
 
 #[test]
+fn in_a_job_the_helper_ends_although_nobody_has_waited_for_its_client() {
+    let (_server, url) = redis();
+    let mut host = Host::new();
+    host.shell(&format!("oclcache config set remote '{url}'"))
+        .ok();
+    host.set("SLURM_JOB_ID", "1");
+    let mut client = host
+        .client_command(&["many", "--keys", "1"])
+        .spawn()
+        .expect("started");
+    wait_for("the outbox is sent", || {
+        host.compilations() == 1 && host.outbox() == 0
+    });
+    assert!(!host.helpers().is_empty());
+    // The client has its number until the end of the test.
+    wait_for("the helper ends", || host.helpers().is_empty());
+    client.wait().expect("a child");
+}
+
+#[test]
 fn what_is_fetched_ahead_is_not_fetched_again_by_who_asks_for_it_meanwhile() {
     let (server, url) = redis();
     let a = Host::new();
