@@ -156,7 +156,7 @@ numbered! {
             "linked from, or with the header of, a program that was bypassed or made from a binary";
         /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
         UnknownIl = 19, "unknown_il",
-            "not SPIR-V, or its specialization constants could be set without oclcache seeing it";
+            "not SPIR-V, with inline assembly, or its specialization constants could be set without oclcache seeing it";
         /// The name of an include directive cannot be computed from the known definitions.
         UnresolvedInclude = 20, "unresolved_include",
             "an `#include` whose name only a full preprocessor can compute; write the name out, or define it once";
@@ -177,7 +177,7 @@ numbered! {
             "devices were asked for, or contexts created, in threads that round or handle denormal numbers differently; do it all in the same state";
         /// Variables of the key were others when the driver may have read them, and it may remember those.
         ChangedVariables = 26, "changed_variables",
-            "the program has changed variables of the driver after it began to use it (`OCLCACHE_LOG=info` names them); set them before it looks for devices";
+            "the program or a library in it has changed variables of the driver after it began to use it; `OCLCACHE_LOG=info` names them; set them before it looks for devices";
         /// To read the texts in each way in which a compiler could read them would take too long.
         CostlyText = 27, "costly_text",
             "compilers could read the text in too many ways: unclosed quotes, trigraphs, blanks after a backslash, macros that name headers; remove some of them";

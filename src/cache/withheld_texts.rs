@@ -37,7 +37,10 @@ pub(super) fn shown_directories(facts: &Facts, directories: &[Vec<u8>]) -> Optio
         let is_shown = *known
             .entry(directory)
             .or_insert_with(|| !directory.is_empty() && is_shown(directory));
-        is_shown.then(|| directory.clone()).unwrap_or_default()
+        match is_shown {
+            true => directory.clone(),
+            false => Vec::new(),
+        }
     });
     let shown: Vec<Vec<u8>> = shown.collect();
     shown.iter().any(|one| !one.is_empty()).then_some(shown)

@@ -316,8 +316,9 @@ impl Parser<'_> {
     }
 }
 
-/// The longest text that definitions come to be whose lines are joined.
-const MAX_JOINED_BYTES: usize = 1 << 16;
+/// The longest text that definitions come to be whose lines are joined. Each is judged with all before it, in each reading: with 64 KiB a hit
+/// took 6.8 s where the driver compiles in 0.4 s.
+const MAX_JOINED_BYTES: usize = 1 << 13;
 
 /// Whether an option's argument could be more than that in the line that a driver makes of it (`#define`, `#undef`, `#include`).
 fn reaches_beyond(option: &[u8], argument: &[u8], is_odd: bool) -> bool {

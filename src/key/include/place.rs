@@ -6,7 +6,7 @@ use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::buffer::spare_capacity;
 use rustix::io::retry_on_intr;
@@ -117,17 +117,19 @@ fn see(path: &Path) -> io::Result<(Metadata, bool)> {
     }
 }
 
-/// Whether the path behind a link has a part in another case: clang warns of a name that differs from its file's only so
-/// (`-Wnonportable-include-path`), and fails with `-Werror` (measured on PoCL 3.1 and Intel's CPU runtime 2026.2).
+/// Whether the path behind a link ends like that of the link, but in another case: clang warns of a name that differs from its file's only
+/// so (`-Wnonportable-include-path`), and fails with `-Werror` (measured on PoCL 3.1 and Intel's CPU runtime 2026.2).
 fn is_respelled(link: &Path) -> bool {
     let Ok(real) = link.canonicalize() else {
         return true;
     };
-    link.components().any(|one| {
-        let one = one.as_os_str();
-        let mut parts = real.components().map(|part| part.as_os_str());
-        parts.any(|part| part != one && part.eq_ignore_ascii_case(one))
-    })
+    let pairs = link.components().rev().zip(real.components().rev());
+    let is_alike = |one: Component, other: Component| {
+        let other = other.as_os_str();
+        one.as_os_str().eq_ignore_ascii_case(other)
+    };
+    let mut alike = pairs.take_while(|(own, real)| is_alike(*own, *real));
+    alike.any(|(own, real)| own != real)
 }
 
 /// The content of a path, and its text. `room`: the bytes that may be read. A file whose digest is `known` is not read.

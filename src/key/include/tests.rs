@@ -375,6 +375,7 @@ fn a_link_to_a_name_in_another_case_is_the_drivers_to_judge() {
     for (real, link, source, options) in [
         ("b.h", ("a.h", "b.h"), own, ""),
         ("real/a.h", ("a.h", "real/a.h"), own, ""),
+        ("A.H/b/x.h", ("a.h", "A.H/b/x.h"), own, ""),
         ("other/b/a.h", ("sub", "other"), deep, ""),
         // clang does not look at the directory in which it searches.
         ("DIR/a.h", ("dir", "DIR"), "#include <a.h>\n", "-I dir"),
