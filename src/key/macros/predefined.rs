@@ -21,7 +21,7 @@ const NAMES: [&str; 174] = [
 ];
 
 /// The beginnings of many names.
-const PREFIXES: [&[u8]; 27] = [
+const PREFIXES: [&[u8]; 32] = [
     b"CL_",
     b"cl_",
     b"cles_",
@@ -49,11 +49,17 @@ const PREFIXES: [&[u8]; 27] = [
     b"IMG_",
     b"LLVM_",
     b"CLANG_",
+    b"intel_",
+    b"INTEL_",
+    b"DECL_",
+    b"WG_BROADCAST_",
+    b"NAMED_BARRIER_",
 ];
 
 /// Whether a compiler could define the name by itself: reserved names; names of systems and processors in GNU modes; in OpenCL C
 /// extensions, constants and built-in functions, which are macros in PoCL's headers (measured: `_builtin_renames.h`; it also
-/// defines `inline`, and `double` if there is none).
+/// defines `inline`, and `double` if there is none) or in those of Intel's GPU driver (`intel_sub_group_block_read_ui`,
+/// `DECL_GROUP_REDUCE_SCAN` and others, measured on 22.43).
 pub fn could_be_predefined(name: &[u8]) -> bool {
     // The C standard leaves compilers no others with an underscore (C17, 6.10.8, paragraph 4), and on Linux clang has one other, `_mips`.
     // Of 22,000 such names in the files of PoCL, rusticl, Oclgrind and Intel's runtimes none is a macro (measured on x86-64). A directory
@@ -90,6 +96,8 @@ mod tests {
             "cl_khr_fp64",
             "cles_khr_int64",
             "convert_int",
+            "intel_sub_group_block_read_ui",
+            "DECL_SUB_GROUP_SHUFFLE",
         ] {
             assert!(could_be_predefined(name.as_bytes()), "{name}");
         }
