@@ -21,18 +21,17 @@ const SEARCHED: [&[u8]; 7] = [
 pub(super) fn searched(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parts = text.split(|byte| *byte == b'/' || byte.is_ascii_whitespace());
     parts.filter_map(|part| {
-        let mut dashes = memchr::memchr_iter(b'-', part);
         let begins = |at: &usize| {
             SEARCHED
                 .iter()
                 .any(|option| part[*at..].starts_with(option))
         };
-        dashes.find(begins).map(|at| &part[at..])
+        (0..part.len()).find(begins).map(|at| &part[at..])
     })
 }
 
 /// Whether such an option may ask for debug information.
 pub(super) fn says_debug(option: &[u8]) -> bool {
-    let says = |word: &[u8]| memchr::memmem::find(option, word).is_some();
+    let says = |text: &[u8]| option.windows(text.len()).any(|window| window == text);
     says(b"debug") || says(b"line")
 }
