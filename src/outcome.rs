@@ -110,9 +110,9 @@ numbered! {
         /// A build option whose effect is not known here.
         UnknownOption = 4, "unknown_option",
             "a build option that is not known to be harmless; leave it out";
-        /// The program was not created from source text or an intermediate language, or not through us.
+        /// The program was not created from source text or an intermediate language that is understood, or not through us.
         FromBinary = 5, "from_binary" formerly "not_from_source",
-            "loaded from the program's own binary cache, so nothing was compiled";
+            "loaded from the program's own binary cache, so nothing was compiled; or made from an intermediate language that is not SPIR-V, or has inline assembly";
         /// Only the driver can judge the call's arguments.
         UnusualArguments = 6, "unusual_arguments",
             "arguments that only the driver can judge, or a NUL inside the source";
@@ -154,9 +154,9 @@ numbered! {
         /// A program that is linked, or given as a header, has a content that no key describes.
         UnknownInput = 18, "unknown_input",
             "linked from, or with the header of, a program that was bypassed or made from a binary";
-        /// The intermediate language is not SPIR-V, or its specialization constants may have been set unseen.
+        /// The intermediate language is not what the driver shows, or its specialization constants may have been set unseen.
         UnknownIl = 19, "unknown_il",
-            "not SPIR-V, with inline assembly, or its specialization constants could be set without oclcache seeing it";
+            "the driver does not show its SPIR-V, or its specialization constants could be set without oclcache seeing it";
         /// The name of an include directive cannot be computed from the known definitions.
         UnresolvedInclude = 20, "unresolved_include",
             "an `#include` whose name only a full preprocessor can compute; write the name out, or define it once";

@@ -97,7 +97,8 @@ impl BakeAttempts {
         self.reason.starts_with(UNUSED)
     }
 
-    /// Whether the driver has another library in the baker than in the program, as it will each time. Another key may be baked.
+    /// Whether the driver has another library in the baker than in the program, as it will each time. `--stale` bakes
+    /// it for the library that is there.
     fn has_other_library(&self) -> bool {
         self.reason.starts_with(OTHER_LIBRARY)
     }
