@@ -159,6 +159,9 @@ impl BuildHistory {
                 let tries = match reason {
                     Some(_) => "",
                     None if attempts.is_unused() => "; it will be tried again once one has run",
+                    None if attempts.has_other_library() => {
+                        "; a baker that has the program's will store it"
+                    }
                     None => ", which will be tried once more",
                 };
                 let _ = write!(not_stored.words, " ({}{tries})", attempts.reason);
@@ -296,7 +299,7 @@ impl BuildHistory {
             _ => Kept::Entry,
         };
         let (reason, words) = match kept {
-            Kept::Recipe if self.store.given_up(key).is_none() => {
+            Kept::Recipe if self.can_be_baked(key) => {
                 ("not_baked", "not stored yet; run `oclcache bake`")
             }
             // The explanation of this build says why.
@@ -314,6 +317,13 @@ impl BuildHistory {
         };
         let words = format!("compiled {age}, {words}");
         Some(MissExplanation::plain(reason, words))
+    }
+
+    /// Whether a baker may store this recipe, as far as earlier ones have shown.
+    fn can_be_baked(&self, key: &Key) -> bool {
+        let attempts = self.store.attempts(key);
+        attempts
+            .is_none_or(|attempts| attempts.given_up().is_none() && !attempts.has_other_library())
     }
 
     /// The records of the journal before this one.

@@ -82,9 +82,13 @@ pub(super) fn has_content(directory: &Directory, name: &str) -> bool {
 impl BakeAttempts {
     /// Why the recipe is not tried again; None if it is.
     pub fn given_up(&self) -> Option<NotBakeable> {
-        let is_over = self.count >= MAX_ATTEMPTS && !self.is_unused();
-        let is_for_good = self.is_fetching() || self.has_other_library();
-        (is_over || is_for_good).then(|| self.verdict())
+        let is_over = self.count >= MAX_ATTEMPTS && self.is_failure();
+        (is_over || self.is_fetching()).then(|| self.verdict())
+    }
+
+    /// Whether the last one says something about the recipe itself, and not only about the baker.
+    fn is_failure(&self) -> bool {
+        !self.is_unused() && !self.has_other_library()
     }
 
     /// Whether an application asks its driver for the binary, or died while it did.
@@ -97,9 +101,9 @@ impl BakeAttempts {
         self.reason.starts_with(UNUSED)
     }
 
-    /// Whether the driver has another library in the baker than in the program, as it will each time. `--stale` bakes
-    /// it for the library that is there.
-    fn has_other_library(&self) -> bool {
+    /// Whether the driver had another library in the baker than in the program. A baker that is started where the program runs may
+    /// have the same: `LD_LIBRARY_PATH` (modules, oneAPI) tells both. `--stale` bakes it for the library that is there.
+    pub fn has_other_library(&self) -> bool {
         self.reason.starts_with(OTHER_LIBRARY)
     }
 
@@ -140,7 +144,7 @@ impl Store {
     /// # Errors
     /// The file cannot be written.
     pub fn begin_attempt(&self, key: &Key) -> Result<(), StoreError> {
-        let before = self.attempts(key).filter(|before| !before.is_unused());
+        let before = self.attempts(key).filter(BakeAttempts::is_failure);
         let before = before.map_or(0, |attempts| attempts.count);
         self.write_attempts(key, before.saturating_add(1), UNENDED)
     }
@@ -195,7 +199,7 @@ impl Store {
         if lock.is_none() && attempts.as_ref().is_some_and(BakeAttempts::is_fetching) {
             return Ok(FetchAdmission::Taken);
         }
-        if let Some(attempts) = attempts.filter(|attempts| !attempts.has_other_library())
+        if let Some(attempts) = attempts
             && let reason = attempts.verdict()
             && (reason == NotBakeable::DriverDied || attempts.given_up().is_some())
         {
@@ -313,12 +317,18 @@ mod tests {
         store.write_attempts(&key, 2, UNENDED).expect("written");
         let failed = NotBakeable::BakingFailed;
         assert!(matches!(begin(), FetchAdmission::Refused(reason) if reason == failed));
-        // A library that the baker has not is no matter of the program's.
+        // A library that these bakers do not have is no matter of the program's, nor of other bakers.
+        store
+            .write_attempts(&key, 2, OTHER_LIBRARY)
+            .expect("written");
+        let attempts = store.attempts(&key).expect("an attempt");
+        assert_eq!(attempts.given_up(), None);
+        assert_eq!(attempts.verdict(), NotBakeable::OtherLibrary);
+        store.begin_attempt(&key).expect("written");
+        assert_eq!(store.attempts(&key).expect("an attempt").count, 1);
         store
             .write_attempts(&key, 1, OTHER_LIBRARY)
             .expect("written");
-        let given_up = store.attempts(&key).expect("an attempt").given_up();
-        assert_eq!(given_up, Some(NotBakeable::OtherLibrary));
         assert!(matches!(begin(), FetchAdmission::Granted(_)));
     }
 

@@ -130,19 +130,23 @@ fn a_program_with_another_library_of_the_drivers_is_told_that_no_baker_has_it() 
         sandbox.client(Way::Cached, &arguments).ok();
         ["misses", "hits"].map(|name| sandbox.stat(name))
     };
-    for (misses, stored) in [(1, "null"), (2, "\"other_library\"")] {
+    for misses in [1, 2] {
         sandbox.set("LD_LIBRARY_PATH", &elsewhere);
         assert_eq!(counts(&sandbox), [misses, 0]);
         sandbox.variables.remove("LD_LIBRARY_PATH");
-        let json = sandbox.oclcache(&["explain", "--json", "--last", "1"]);
-        let json = json.ok().stdout;
-        let expected = format!("\"not_stored\": {stored}");
-        assert!(json.contains(&expected), "{json}");
         let baked = sandbox.oclcache(&["bake"]).ok().stderr;
         let why = "the driver had another library in the program than it has now (libown.so.1)";
         assert!(baked.contains(why), "{baked}");
+        let json = sandbox.oclcache(&["explain", "--json", "--last", "1"]);
+        let json = json.ok().stdout;
+        assert!(json.contains("\"not_stored\": \"other_library\""), "{json}");
     }
+    // Whatever others have tried, a baker that has the program's library stores it.
     sandbox.set("LD_LIBRARY_PATH", &elsewhere);
+    let baked = sandbox.oclcache(&["bake"]).ok().stderr;
+    assert!(baked.contains("1 baked"), "{baked}");
+    assert_eq!(counts(&sandbox), [2, 1]);
+    sandbox.oclcache(&["clear"]).ok();
     sandbox.set("OCLCACHE_RECORD", "inline");
-    assert_eq!([counts(&sandbox), counts(&sandbox)], [[3, 0], [3, 1]]);
+    assert_eq!([counts(&sandbox), counts(&sandbox)], [[3, 1], [3, 2]]);
 }

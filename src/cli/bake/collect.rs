@@ -19,7 +19,6 @@ use crate::driver::device;
 use crate::front::{driver_probe, vendors};
 use crate::key::ingredients::{Key, Kind};
 use crate::log::text;
-use crate::outcome::NotBakeable;
 use crate::store::entry::Meta;
 use crate::store::tier::Tier;
 use crate::store::{Lookup, Store, StoreError};
@@ -201,8 +200,7 @@ pub fn collect(store: &Store, config: &Config, filter: &BakeFilter) -> Result<Wo
             ..BakeItem::of(key, &meta, task)
         };
         if let Some(attempts) = store.attempts(&key).filter(|_| !filter.all)
-            && let Some(reason) = attempts.given_up()
-            && !(filter.stale && reason == NotBakeable::OtherLibrary)
+            && attempts.given_up().is_some()
         {
             let why = match attempts.count {
                 1 => attempts.reason,
