@@ -33,7 +33,7 @@ mod together;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use assembly::{could_name_a_file, has_escape, is_symbol};
+use assembly::{could_name_a_file, has_escape, is_symbol, may_have_operand};
 pub use language::could_be_cpp;
 use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
@@ -85,6 +85,10 @@ const PRAGMA_WORDS: [&[u8]; 4] = [
 /// Macros of drivers that make strings by `#` (measured: of PoCL 3.1; Intel's CPU runtime, rusticl and clang's headers have none).
 const STRING_MAKERS: [&[u8]; 1] = [b"_CL_STATIC_ASSERT"];
 
+/// How the macros of Intel's GPU driver begin that paste two arguments, and that its headers leave to programs (measured on 22.43; its
+/// others paste them to words of their own, and those of other drivers paste none). A program has no use for them.
+const PASTERS: &[u8] = b"__CLFN_";
+
 /// The names that begin inline assembly.
 const ASM_NAMES: [&[u8]; 4] = [b"asm", b"_asm", b"__asm", b"__asm__"];
 
@@ -123,6 +127,8 @@ pub struct Texts<'a> {
     names_assembled: bool,
     /// A literal could not be the name of a symbol.
     has_odd_literal: bool,
+    /// A literal could have an operand of inline assembly.
+    has_operand: bool,
     /// It asks for a file.
     asks: bool,
     work: Work,
@@ -351,6 +357,9 @@ impl<'a> Texts<'a> {
                     if let Some((_, reason)) = special.find(|(special, _)| *special == name) {
                         return Err(*reason);
                     }
+                    if name.starts_with(PASTERS) {
+                        return Err(Bypass::UsesTimeOrFileName);
+                    }
                     self.runs_pragmas |= PRAGMA_OPERATORS.contains(&name);
                     self.makes_strings |= STRING_MAKERS.contains(&name);
                 }
@@ -385,6 +394,7 @@ impl<'a> Texts<'a> {
                 Token::Literal(literal, is_character) => {
                     self.names_assembled |= could_name_a_file(literal, is_character);
                     self.has_odd_literal |= !is_character && !is_symbol(literal);
+                    self.has_operand |= !is_character && may_have_operand(literal);
                 }
                 // A raw string has another end, and undoes line splices, in languages that have it.
                 Token::RawString => return Err(Bypass::UnknownDirective),

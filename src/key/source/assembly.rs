@@ -120,6 +120,14 @@ fn is_operand(text: &[u8]) -> bool {
     next.is_none_or(|next| *next == b'[' || next.is_ascii_digit())
 }
 
+/// Whether inline assembly with this literal may have an operand there.
+pub(super) fn may_have_operand(literal: &[u8]) -> bool {
+    let begins = |byte: u8, next: u8| (byte == b'%') | begins_escape(byte, next);
+    holds_anywhere(literal, begins, |rest| {
+        rest[0] == b'\\' || is_operand(&rest[1..])
+    })
+}
+
 /// Whether code has the word that begins inline assembly.
 pub(super) fn has_asm(code: &[u8]) -> bool {
     word_begins_asm(code) || holds_anywhere(code, begins_word, |rest| word_begins_asm(&rest[1..]))
@@ -145,8 +153,9 @@ fn begins_word(byte: u8, next: u8) -> bool {
 /// Finds inline assembly whose text may be more than the literals that stand there. A word between them may be a macro, and so a string
 /// that `#x` makes of code. Where no parenthesis stands behind `asm`, the text may come from elsewhere.
 ///
-/// Also finds labels, which name a function or variable, that would begin a statement. clang joins the label of a function and the name of
-/// a variable in it with a period, and an operand may write that (`;.incbin`, measured on Intel's CPU runtime).
+/// Also finds labels, which name a function or variable, that may begin a statement, or come from a macro. clang joins the label of a
+/// function and the name of a variable in it with a period, and an operand may write that (`;.incbin`, measured on Intel's CPU runtime).
+/// Older versions of clang take a label with a qualifier; none takes one with operands.
 pub(super) struct AsmTexts {
     state: State,
     /// What was read so far ends with a statement. `asm` behind anything else may give the label of a declaration.
@@ -173,6 +182,15 @@ enum State {
     },
 }
 
+impl State {
+    fn is_label(self) -> bool {
+        match self {
+            State::Elsewhere => false,
+            State::Named { is_label } | State::InText { is_label, .. } => is_label,
+        }
+    }
+}
+
 impl Default for AsmTexts {
     fn default() -> AsmTexts {
         AsmTexts {
@@ -190,7 +208,7 @@ impl AsmTexts {
     pub(super) fn read(&mut self, code: &[u8], is_macro: impl Fn(&[u8]) -> bool) {
         let mut words = Marks::new(code, begins_word);
         let (mut at, mut passed) = (0, 0);
-        while at < code.len() && !self.is_found {
+        while at < code.len() {
             let rest = &code[at..];
             let length = rest.iter().take_while(|byte| is_word(**byte)).count();
             let word = &rest[..length];
@@ -207,17 +225,18 @@ impl AsmTexts {
                     let is_odd = false;
                     (State::InText { is_label, is_odd }, at + 1)
                 }
-                (State::Named { .. }, _) if is_qualifier(word) && !is_macro(word) => {
-                    (State::Named { is_label: false }, at + length)
+                (state @ State::Named { .. }, _) if is_qualifier(word) && !is_macro(word) => {
+                    (state, at + length)
                 }
                 (State::InText { .. }, b':') => (State::Elsewhere, at + 1),
                 (State::InText { is_label, is_odd }, b')') => {
                     self.has_odd_label |= is_label && is_odd;
                     (State::Elsewhere, at + 1)
                 }
-                _ => {
+                (state, _) => {
                     self.is_found = true;
-                    return;
+                    self.has_odd_label |= state.is_label();
+                    (State::Elsewhere, at)
                 }
             };
             (self.state, at) = (state, next);
@@ -255,9 +274,9 @@ impl AsmTexts {
         self.is_found || self.state != State::Elsewhere
     }
 
-    /// Whether there is such a label. It has ended.
+    /// Whether there is, or may be, such a label in what was read, which ends here.
     pub(super) fn has_odd_label(&self) -> bool {
-        self.has_odd_label
+        self.has_odd_label || self.state.is_label()
     }
 }
 
@@ -413,12 +432,28 @@ mod tests {
 
     #[test]
     fn a_label_that_is_no_name_counts() {
+        const OPERAND: &str = "\nvoid f(void) { asm(\"%c0\" : : \"i\"(&incbin)); }";
         for (text, expected) in [
             (r#"int f(int) __asm__(";");"#, true),
             (r#"int f(int) asm("nop" /**/ "\n") { return 1; }"#, true),
             (r#"int x[2] asm("a b");"#, true),
             ("int f(int) // why\n__asm__(\"\\t\");", true),
+            ("int f(int) __asm__ volatile(\";\");", true),
             ("#define L asm(\";\")\nint f(int) L;", true),
+            ("#define L \";\"\nint f(int) asm(L);", true),
+            ("#define A __asm__\nint f(int) A(\";\");", true),
+            (
+                "#define LABEL(x) __asm__(x)\nint f(int) LABEL(\";\");",
+                true,
+            ),
+            (
+                "#define NOP \"nop\"\nint x; asm(NOP); int f(int) asm(\";\");",
+                true,
+            ),
+            (
+                "#define C(a, b) a##b\nint f(int) C(__as, m__)(\";\");",
+                true,
+            ),
             ("int f(int)\n#define Z \"x\"\n__asm__(\";\");", true),
             ("int f(int)\n#define Z ;\n__asm__(\";\");", true),
             ("int f(int)\n%:define Z /*\n*/ ;\n__asm__(\";\");", true),
@@ -428,12 +463,15 @@ mod tests {
             (r#"int f(int) __asm__("_Z1f.x");"#, false),
             (
                 r#"printf("a b"); asm("nop; nop"); { asm("a;"); } // why
-                asm("b;"); if (x) asm volatile ("c;"); if (x) asm("%0;" : : "r"(x));"#,
+                asm("b;"); if (x) asm volatile ("c;" : : ); if (x) asm("%0;" : : "r"(x));"#,
                 false,
             ),
         ] {
-            assert_eq!(reads_a_file(text), expected, "{text}");
+            assert_eq!(reads_a_file(&[text, OPERAND].concat()), expected, "{text}");
         }
+        // Nothing writes the symbol.
+        let without = "int f(int) __asm__(\";\"); asm(\"nop\"); printf(\"%d %s.\\n\");";
+        assert!(!reads_a_file(without));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use super::directive_code::DirectiveCode;
 use super::names_a_macro;
-use super::scan::{Marks, TokenStart, contains, find, first, line_end};
+use super::scan::{Marks, TokenStart, contains, find, first, holds_anywhere, line_end};
 use crate::key::work::Work;
 use crate::outcome::Bypass;
 
@@ -293,7 +293,7 @@ impl<'a> Lexer<'a> {
     fn skip_message(&mut self) {
         let message = self.rest_of_line();
         self.work.count(2 * STEPS_OF_MARK);
-        self.opens_message |= opens_comment(message) || contains(message, b"R\"");
+        self.opens_message |= opens_comment(message) || opens_raw_string(message);
         self.leave_code(self.at, self.at + message.len());
     }
 
@@ -409,7 +409,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Whether the byte at `at` can continue a number that has begun before it, if digits may be separated.
+    /// Whether the byte at `at` can continue a number that has begun before it, if digits may be separated. Any letter can (`1é`).
     fn is_in_number(&self, at: usize) -> bool {
         let joins = || self.byte(at) == b'\'' && is_word(self.byte(at + 1));
         let is_sign = || {
@@ -417,7 +417,8 @@ impl<'a> Lexer<'a> {
                 && at > 0
                 && matches!(self.text[at - 1], b'e' | b'E' | b'p' | b'P')
         };
-        is_word(self.byte(at)) || self.byte(at) == b'.' || joins() || is_sign()
+        let is_letter = |byte: u8| is_word(byte) || !byte.is_ascii();
+        is_letter(self.byte(at)) || self.byte(at) == b'.' || joins() || is_sign()
     }
 
     /// Whether the apostrophe at `at` is a part of a number, if digits may be separated. Nothing behind it is looked at: a long
@@ -550,6 +551,22 @@ impl<'a> Iterator for Lexer<'a> {
 pub(super) fn opens_comment(line: &[u8]) -> bool {
     let last = line.windows(2).rposition(|pair| pair == b"/*");
     last.is_some_and(|at| !contains(&line[at + 2..], b"*/"))
+}
+
+/// Whether a raw string may begin in a text.
+fn opens_raw_string(text: &[u8]) -> bool {
+    holds_anywhere(
+        text,
+        |byte, next| (byte == b'R') & (next == b'"'),
+        |rest| {
+            let before = &text[..text.len() - rest.len()];
+            let word = before.iter().rev().take_while(|byte| is_word(**byte));
+            matches!(
+                &before[before.len() - word.count()..],
+                b"" | b"L" | b"u" | b"U" | b"u8"
+            )
+        },
+    )
 }
 
 /// Whether the last of these bytes may be of a word that [`is_word`] does not see.

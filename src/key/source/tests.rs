@@ -236,7 +236,7 @@ fn a_long_text_of_many_readings_is_given_up() {
     let odd = "??/ x\n\\ \nfoo *\\\n/ \r bar \n 'lone\n 1'0 \n";
     let text = |length: usize| format!("{odd}{}", "int x;\n".repeat(length / 7));
     assert_eq!(verdict(&[text(10_000).as_bytes()]), NONE);
-    let long = text(1 << 20);
+    let long = text(2 << 20);
     assert_eq!(verdict(&[long.as_bytes()]), Err(Bypass::CostlyText));
 }
 
@@ -411,6 +411,8 @@ fn where_compilers_differ_one_reading_with_an_obstacle_is_enough() {
         ("\"open\n#include <a>\n\"", ONE),
         // Digit separators.
         ("1'000 + __FILE__ + 1'0;", NAME),
+        ("1é.'0 '/*' */ __FILE__ //'", NAME),
+        ("1éu'0 '/*' */ __FILE__ //'", NAME),
         ("1e+'0 /*' */ __FILE__ //'", NAME),
         ("1'0a don't/*don't //';\n#include <a>", ONE),
         ("L'a' + u8'b';\n", NONE),
@@ -419,6 +421,7 @@ fn where_compilers_differ_one_reading_with_an_obstacle_is_enough() {
         ("#error a /*\n#include <a>\n*/", UNKNOWN),
         ("#warning \"*/\" /*\"\n", UNKNOWN),
         ("#if 0\n#error R\"(\n#endif\n/*\n)\"\n", UNKNOWN),
+        ("#error \"please define VENDOR\"\n", NONE),
         (
             "#error please #include \"a\" and don't use __FILE__\n",
             NONE,
@@ -480,6 +483,7 @@ fn special_names_count_outside_of_comments_and_strings() {
         ("#__FILE__", UNKNOWN),
         ("f(#__FILE__)", NAME),
         ("__LINE__ __COUNTER__ __func__", NONE),
+        ("__CLFN_X(F, ME__, a, __TI, b)", NAME),
     ]);
     check(&[
         ("__FI\\u004CE__", NAME),

@@ -50,13 +50,15 @@ impl Texts<'_> {
         // In C++ the text of inline assembly may be a constant that is computed.
         let has_text = self.is_cpp || self.names_assembled;
         let pastes_any = |names: &[&[u8]]| self.pastes && makes(names);
-        let assembles = if (has_text || makes_strings) && pastes_any(&ASM_NAMES) {
+        let makes_labels = self.has_odd_literal && self.has_operand;
+        let assembles = if (has_text || makes_strings || makes_labels) && pastes_any(&ASM_NAMES) {
             true
         } else if has_text {
             self.has_asm()?
-        } else if makes_strings || self.has_odd_literal {
+        } else if makes_strings || makes_labels {
             let names_symbols = makes_strings && pastes_any(&SYMBOL_NAMES);
-            self.has_asm()? && (names_symbols || self.assembles_more(&macros, makes_strings)?)
+            self.has_asm()?
+                && (names_symbols || self.assembles_more(&macros, makes_strings, makes_labels)?)
         } else {
             false
         };
@@ -124,12 +126,13 @@ impl Texts<'_> {
         Ok(has)
     }
 
-    /// Whether inline assembly has a label that is no name. `makes_strings`: or whether a literal that `#x` makes of code may be in its text,
-    /// or in the name of a symbol.
+    /// `makes_labels`: whether inline assembly may have a label that is no name. `makes_strings`: whether a literal that `#x` makes of code
+    /// may be in its text, or in the name of a symbol.
     fn assembles_more(
         &self,
         macros: &OnceCell<MacroNames>,
         makes_strings: bool,
+        makes_labels: bool,
     ) -> Result<bool, Bypass> {
         let macros = self.macro_names(macros)?;
         let mut is_found = false;
@@ -146,8 +149,8 @@ impl Texts<'_> {
             self.work.count(STEPS_OF_WORDS * text.len());
             Lexer::spans_of(text, reading, &self.work, &mut code, literal)?;
             let texts = texts.borrow();
-            is_found |=
-                texts.has_odd_label() || makes_strings && (names_symbol.get() || texts.is_found());
+            is_found |= makes_labels && texts.has_odd_label()
+                || makes_strings && (names_symbol.get() || texts.is_found());
             Ok(())
         };
         self.each_definition(&mut read)?;
