@@ -50,8 +50,9 @@ pub(super) struct Directories(HashMap<PathBuf, Directory>);
 
 struct Directory {
     id: FileId,
-    /// Whether it is a link of which [`is_respelled`] was not asked.
-    is_new_link: bool,
+    is_link: bool,
+    /// Whether it is a link of which [`is_respelled`] was asked.
+    is_judged: bool,
 }
 
 impl Directories {
@@ -72,16 +73,21 @@ impl Directories {
     /// The directory of a file. `named`: how many directories the name has by which the file was included.
     ///
     /// # Errors
-    /// One of these cannot be looked at, or is respelled by a link, or there is no memory.
+    /// One of these cannot be looked at, or is respelled by a link, or is a link in front of `..`, which leads to another place than the
+    /// name does for clang; or there is no memory.
     pub(super) fn around(&mut self, file: &Path, named: usize) -> Result<FileId, Bypass> {
+        let mut goes_back = false;
         for path in file.ancestors().skip(1).take(named) {
             self.at(path)?;
             if let Some(directory) = self.0.get_mut(path)
-                && std::mem::take(&mut directory.is_new_link)
-                && is_respelled(path)
+                && directory.is_link
             {
-                return Err(Bypass::ReadsFile);
+                let is_judged = std::mem::replace(&mut directory.is_judged, true);
+                if goes_back || !is_judged && is_respelled(path) {
+                    return Err(Bypass::ReadsFile);
+                }
             }
+            goes_back |= path.ends_with("..");
         }
         self.at(file.parent().unwrap_or(Path::new("/")))
     }
@@ -94,16 +100,16 @@ impl Directories {
         self.note(path, &metadata, is_link)
     }
 
-    fn note(
-        &mut self,
-        path: &Path,
-        metadata: &Metadata,
-        is_new_link: bool,
-    ) -> Result<FileId, Bypass> {
+    fn note(&mut self, path: &Path, metadata: &Metadata, is_link: bool) -> Result<FileId, Bypass> {
         self.0.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
         let path = OsString::from_vec(copy(path.as_os_str().as_bytes())?);
         let id = (metadata.dev(), metadata.ino());
-        self.0.insert(path.into(), Directory { id, is_new_link });
+        let directory = Directory {
+            id,
+            is_link,
+            is_judged: false,
+        };
+        self.0.insert(path.into(), directory);
         Ok(id)
     }
 }
@@ -123,13 +129,27 @@ fn is_respelled(link: &Path) -> bool {
     let Ok(real) = link.canonicalize() else {
         return true;
     };
-    let pairs = link.components().rev().zip(real.components().rev());
+    let own = without_detours(link).into_iter().rev();
+    let pairs = own.zip(real.components().rev());
     let is_alike = |one: Component, other: Component| {
         let other = other.as_os_str();
         one.as_os_str().eq_ignore_ascii_case(other)
     };
     let mut alike = pairs.take_while(|(own, real)| is_alike(*own, *real));
     alike.any(|(own, real)| own != real)
+}
+
+/// The components of a path without `..` and what that cancels, as clang compares them.
+fn without_detours(path: &Path) -> Vec<Component<'_>> {
+    let mut kept = Vec::new();
+    for part in path.components() {
+        match (part, kept.last()) {
+            (Component::CurDir, _) => {}
+            (Component::ParentDir, Some(Component::Normal(_))) => drop(kept.pop()),
+            _ => kept.push(part),
+        }
+    }
+    kept
 }
 
 /// The content of a path, and its text. `room`: the bytes that may be read. A file whose digest is `known` is not read.

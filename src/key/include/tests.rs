@@ -364,6 +364,25 @@ fn a_link_to_a_name_in_another_case_is_the_drivers_to_judge() {
         ("A.h", ("a.h", "A.h"), own, ""),
         ("real/A.H", ("a.h", "real/A.H"), own, "-I ."),
         ("SUB/b/a.h", ("sub", "SUB"), deep, ""),
+        (
+            "r/sub/A.h",
+            ("a.h", "r/sub/A.h"),
+            "#include \"r/../a.h\"\n",
+            "",
+        ),
+        (
+            "r/sub/x/b",
+            ("Sub", "r/sub"),
+            "#include \"Sub/x/../x/b\"\n",
+            "",
+        ),
+        // Its own name is what is not spelled so.
+        (
+            "r/sub/x/b",
+            ("sub", "r/sub/x"),
+            "#include \"sub/../x/b\"\n",
+            "",
+        ),
         // The same directory is one of the options as well.
         ("Sub/b/a.h", ("sub", "Sub"), deep, "-I sub"),
     ] {
@@ -376,6 +395,12 @@ fn a_link_to_a_name_in_another_case_is_the_drivers_to_judge() {
         ("b.h", ("a.h", "b.h"), own, ""),
         ("real/a.h", ("a.h", "real/a.h"), own, ""),
         ("A.H/b/x.h", ("a.h", "A.H/b/x.h"), own, ""),
+        (
+            "r/A.H/a.h",
+            ("a.h", "r/A.H/a.h"),
+            "#include \"r/../a.h\"\n",
+            "",
+        ),
         ("other/b/a.h", ("sub", "other"), deep, ""),
         // clang does not look at the directory in which it searches.
         ("DIR/a.h", ("dir", "DIR"), "#include <a.h>\n", "-I dir"),
