@@ -21,7 +21,7 @@ use super::work::Work;
 use crate::fallible::{copy, push, with_capacity};
 use crate::outcome::Bypass;
 use expansion::Expansion;
-use lex::{Lexemes, TokenKind};
+use lex::{Lexemes, TokenKind, is_odd};
 pub use predefined::could_be_predefined;
 use written::WrittenDefinitions;
 
@@ -352,7 +352,8 @@ impl Definition {
                 let Some((name, rest)) = body.split_first() else {
                     return Ok(None);
                 };
-                if name.kind != TokenKind::Identifier {
+                let is_plain = || !words.text(*name).iter().any(|byte| is_odd(*byte));
+                if name.kind != TokenKind::Identifier || !is_plain() {
                     return Ok(None);
                 }
                 parameters.try_reserve(1).map_err(|_| Bypass::NoMemory)?;

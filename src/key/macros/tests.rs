@@ -235,3 +235,16 @@ fn definitions_that_come_later_count() {
     macros.add(b"N(...) x").expect("memory");
     assert_eq!(macros.names(&operand), Err(Bypass::UnresolvedInclude));
 }
+
+/// clang takes a no-break space for a blank (measured on Intel's CPU runtime).
+#[test]
+fn a_definition_with_an_odd_blank_hides_no_other() {
+    for definition in ["\u{a0}NAME \"b.h\"", "\u{a0}"] {
+        let found = found("NAME", &["NAME \"a.h\"", definition]);
+        assert_eq!(found, UNRESOLVED, "{definition}");
+    }
+    for definition in ["F(a\u{a0}) a", "F(/*)*/a\u{a0}) a", "F(a, b\u{2003}) a"] {
+        let found = found("F(<b.h>)", &["F(x) \"a.h\"", definition]);
+        assert_eq!(found, UNRESOLVED, "{definition}");
+    }
+}
