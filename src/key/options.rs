@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::iter::Peekable;
 use std::ops::Range;
 
-use searched::{OF_DRIVERS, says_debug, searched};
+use searched::{OF_DRIVERS, has_taken_out, says_debug, searched};
 use sha2::{Digest, Sha256};
 use words::{Reading, Word, Words};
 
@@ -112,6 +112,10 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
         written: copy(options)?,
         ..Options::default()
     };
+    let mut words = options.split(u8::is_ascii_whitespace);
+    if words.any(has_taken_out) {
+        return Err(Bypass::UnknownOption);
+    }
     let mut directories = Vec::new();
     let mut known = HashSet::new();
     let is_only_reading = Reading::all(options).count() == 1;

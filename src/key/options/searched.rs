@@ -5,9 +5,9 @@ pub(super) const OF_DRIVERS: [&[u8]; 3] = [b"-cl-", b"-nv-", b"-ze-"];
 
 /// How the options begin that a driver itself may look for; those of clang it hands on. Measured with 36 options in the name of a
 /// directory and in the value of a macro: PoCL 3.1 obeys `-cl-std=` and `-cl-fast-relaxed-math`, Intel's GPU driver 22.43 also
-/// `-cl-fp32-correctly-rounded-divide-sqrt` and `-gline-tables-only`, rusticl 22.3 `-create-library`; Intel's CPU runtime 2026.2 and
+/// `-cl-fp32-correctly-rounded-divide-sqrt`, `-gline-tables-only` and `-dump-opt-llvm`, rusticl 22.3 `-create-library`; Intel's CPU runtime 2026.2 and
 /// Oclgrind 21.10 none, and no driver obeys `-g`, `-w`, `-O0` or `-x` there.
-const SEARCHED: [&[u8]; 7] = [
+const SEARCHED: [&[u8]; 8] = [
     OF_DRIVERS[0],
     OF_DRIVERS[1],
     OF_DRIVERS[2],
@@ -15,7 +15,17 @@ const SEARCHED: [&[u8]; 7] = [
     b"-create-library",
     b"-enable-link-options",
     b"-gline-",
+    b"-dump-opt-llvm",
 ];
+
+/// Intel's GPU driver 22.43 takes this option out of the options wherever it stands (measured: in the name of a directory and in the value
+/// of a macro), so that its compiler reads another word.
+const TAKEN_OUT: &[u8] = b"-Wno-recompiled-from-ir";
+
+/// Whether a driver may take an option out of another word.
+pub(super) fn has_taken_out(word: &[u8]) -> bool {
+    word != TAKEN_OUT && word.windows(TAKEN_OUT.len()).any(|part| part == TAKEN_OUT)
+}
 
 /// What such drivers may take for options in a text: from the first of each part that has no blank and no slash to the part's end.
 pub(super) fn searched(text: &[u8]) -> impl Iterator<Item = &[u8]> {

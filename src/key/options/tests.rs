@@ -373,3 +373,18 @@ fn a_backslash_joins_a_definition_with_the_next_line() {
     let long = format!("-DX=\\ -DY={}\\ -DZ", "y".repeat(MAX_JOINED_BYTES));
     assert_eq!(parse(long.as_bytes()), Err(Bypass::UnknownOption));
 }
+
+/// Intel's GPU driver takes it out, and its compiler reads `y/h.h`.
+#[test]
+fn an_option_that_a_driver_takes_out_of_another_word_is_refused() {
+    for options in [
+        "-I /p/y-Wno-recompiled-from-ir",
+        "-DH=h-Wno-recompiled-from-ir.h",
+        "-DX=__TI-Wno-recompiled-from-irME__",
+        "\"-Wno-recompiled-from-ir\"",
+    ] {
+        let refused = parse(options.as_bytes()).err();
+        assert_eq!(refused, Some(Bypass::UnknownOption), "{options}");
+    }
+    assert!(parse(b"-w -Wno-recompiled-from-ir -DX=1").is_ok());
+}
