@@ -36,8 +36,9 @@ impl Reads {
     /// Their meaning for a program is not followed.
     pub(super) fn of(name: &str, value: &[u8]) -> Reads {
         let name = name.to_ascii_uppercase();
-        // Measured: Intel's CPU runtime opens what OCLBACKEND_PLUGINS names, and ends the process if it is not there.
-        if name.contains("PLUGIN") && !value.is_empty() {
+        // Measured: Intel's CPU runtime opens what OCLBACKEND_PLUGINS names, and ends the process if it is not there. Oclgrind 21.10 takes a
+        // precompiled header, which may hold functions and options, from OCLGRIND_PCH_DIR.
+        if (name.contains("PLUGIN") || name.contains("PCH")) && !value.is_empty() {
             return Reads::Compilers;
         }
         if name.ends_with("INCLUDE_PATH") || name.ends_with("CPATH") {
@@ -106,6 +107,8 @@ mod tests {
         let plug_in = Reads::of("OCLBACKEND_PLUGINS", b"/opt/plug_in.so");
         assert_eq!(plug_in, Reads::Compilers);
         assert_eq!(Reads::of("OCLBACKEND_PLUGINS", b""), Reads::Nothing);
+        let precompiled = Reads::of("OCLGRIND_PCH_DIR", b"/opt/headers");
+        assert_eq!(precompiled, Reads::Compilers);
         for (name, value) in [
             ("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable -w -cl-std=CL1.2"),
             ("POCL_DEVICES", "cpu"),
