@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use memchr::memmem::Finder;
+use memchr::memmem::FinderRev;
 use opencl_sys::*;
 
 use super::restore::split_names;
@@ -156,28 +156,20 @@ fn build_answers(
     BUILD_QUERIES.into_iter().flat_map(ask).collect()
 }
 
-/// A build log, with the options taken out wherever the driver quotes them: behind these words.
+/// A build log, with the options taken out where the driver quotes them: behind the last of these words. A message of the source may
+/// hold the same before.
 pub(super) fn without_options(words: Option<&str>, options: &[u8], text: Vec<u8>) -> Answer {
-    let quotes = |words: &str| Finder::new(&[words.as_bytes(), options].concat()).into_owned();
+    let quotes = |words: &str| FinderRev::new(&[words.as_bytes(), options].concat()).into_owned();
     let quote = words.filter(|_| !options.is_empty()).map(quotes);
-    let mut parts: Vec<Text> = Vec::new();
-    let mut rest = text.as_slice();
-    while let Some((at, quote)) = (quote.as_ref()).and_then(|one| Some((one.find(rest)?, one))) {
-        let end = at + quote.needle().len();
-        let Ok(part) = copy(&rest[..end - options.len()]) else {
-            return Answer::Withheld;
-        };
-        parts.push(part.into());
-        rest = &rest[end..];
-    }
-    if parts.is_empty() {
+    let end = |quote: FinderRev| Some(quote.rfind(&text)? + quote.needle().len());
+    let Some(end) = quote.and_then(end) else {
         return Answer::Value(text.into());
-    }
-    let Ok(part) = copy(rest) else {
+    };
+    let parts = [&text[..end - options.len()], &text[end..]].map(|part| copy(part).map(Text::from));
+    let [Ok(before), Ok(behind)] = parts else {
         return Answer::Withheld;
     };
-    parts.push(part.into());
-    Answer::AroundOwnOptions(parts)
+    Answer::AroundOwnOptions(vec![before, behind])
 }
 
 /// What the API shows of a kernel, but may not show of a kernel from a binary. None if the driver does not tell its name.
@@ -188,8 +180,9 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
     let count = driver.kernel_info(kernel, CL_KERNEL_NUM_ARGS).ok()?;
     let count: cl_uint = Number::from_value(&count)?;
     let argument = |index| {
+        let of_argument = |query| answer(driver.kernel_arg_info(kernel, index, query));
         ARGUMENT_QUERIES
-            .map(|query| (query, answer(driver.kernel_arg_info(kernel, index, query))))
+            .map(|query| (query, without_paths(of_argument(query))))
             .to_vec()
     };
     Some(KernelFacts {
@@ -198,6 +191,15 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
         arguments: (0..count).map(argument).collect(),
         behind_last_argument: argument(count),
     })
+}
+
+/// clang names a type without a name by where it stands: `struct (unnamed struct at /opt/a/h.h:2:29)`. Programs in other directories may
+/// share the entry.
+fn without_paths(answer: Answer) -> Answer {
+    match answer {
+        Answer::Value(value) if value.contains(&b'/') => Answer::Withheld,
+        answer => answer,
+    }
 }
 
 fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {

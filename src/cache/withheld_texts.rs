@@ -68,7 +68,7 @@ fn shows_directory(text: &[u8], directory: &[u8]) -> bool {
     let begins = |before: &[u8]| !before.last().is_some_and(is_of_name) || before.ends_with(b"-I");
     Finder::new(name).find_iter(text).any(|at| {
         let next = text.get(at + name.len());
-        next == Some(&b'/') || !next.is_some_and(is_of_name) && begins(&text[..at])
+        begins(&text[..at]) && (next == Some(&b'/') || !next.is_some_and(is_of_name))
     })
 }
 
@@ -162,6 +162,9 @@ mod tests {
         for text in [&b"with -I /a"[..], b"used: with -I /a", b"used:-I /a"] {
             assert_eq!(quoted(options, text), Answer::Value(text.into()));
         }
+        let forged = b"warning: used: -I /a\nused: -I /a\n";
+        let before = b"warning: used: -I /a\nused: ";
+        assert_eq!(quoted(options, forged), around(&[before, b"\n"]));
         let text = b"used: -I /a";
         assert_eq!(
             without_options(None, options, text.to_vec()),
@@ -198,6 +201,8 @@ mod tests {
             ("include", "In file included from 1:1:"),
             ("cl", "1.cl:1:2: warning: hello"),
             ("a", "/b/a: warning"),
+            ("a", "/b/a/h.h:1:2: warning: hello"),
+            ("/a", "/b/a/h.h:1:2: warning: hello"),
             ("/opt/a", "/opt/ab/h.h:1:2: warning: hello"),
             ("/", "Done."),
         ] {

@@ -133,7 +133,7 @@ pub(super) fn recipe(
             .fold(own_texts(&inputs), usize::saturating_add),
         weight: 1 + earlier().map(|recipe| recipe.weight).sum::<usize>(),
         depth: 1 + earlier().map(|recipe| recipe.depth).max().unwrap_or(0),
-        include_dirs: include_dirs(options, &closure, earlier()),
+        include_dirs: include_dirs(options, earlier()),
         closure,
         base: inputs.base,
         operation: inputs.operation,
@@ -152,18 +152,13 @@ fn own_texts(inputs: &CallInputs) -> usize {
     headers.fold(base, |sum, header| sum.saturating_add(header.source.len()))
 }
 
-/// All directories in which headers were looked for. Their spelling is not in the key.
+/// All directories of the options in which headers were looked for. Their spelling is not in the key. The working directory is none of
+/// them: compilers show it in debug information alone, with which it is in the key.
 fn include_dirs<'a>(
     options: Option<&Options>,
-    closure: &Closure,
     earlier: impl Iterator<Item = &'a Arc<Recipe>>,
 ) -> Vec<Vec<u8>> {
-    let working = closure.working_directory();
-    let working = working.map(|directory| directory.as_os_str().as_bytes().to_vec());
     let own = options.iter().flat_map(|options| &options.include_dirs);
     let earlier = earlier.flat_map(|recipe| &recipe.include_dirs);
-    working
-        .into_iter()
-        .chain(own.chain(earlier).cloned())
-        .collect()
+    own.chain(earlier).cloned().collect()
 }
