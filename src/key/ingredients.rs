@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the encoding and of the choice of ingredients.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The key of a build: equal keys mean that the driver would make an equal program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -232,11 +232,11 @@ mod tests {
     fn the_key_of_a_given_list_never_changes_without_a_new_version() {
         assert_eq!(
             key(&list()).hex(),
-            "5c81e0c7308281c74613f11b046bc90aa26b98bccd8f6481bb8c0b63ea88ec7f"
+            "81764aa9129f9eafa74e34b6b6f695052778d3972e081ebdcbde697746b0ba10"
         );
         assert_eq!(
             key(&[]).hex(),
-            "1dd1bd46c31aa26114ae92809f88fb97878e47b8e226f4e9c203d1f2b8a54e1e"
+            "d5459aa35ec3b6babb6b65bbcdd78ead177f779de65be37ab3f58e09590e7fb1"
         );
     }
 

@@ -34,7 +34,7 @@ use crate::key::ingredients::Key;
 
 /// The version of the messages and of their encoding, and of the formats of keys and entries, which the helper reads with the library's
 /// own code. No number changes its meaning.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The maximum size of a request, in bytes.
 pub const MAX_REQUEST_BYTES: usize = 256;
 /// The maximum size of an answer, in bytes.
@@ -182,7 +182,7 @@ mod tests {
         let formats = (key::ingredients::VERSION, store::entry::VERSION);
         assert_eq!(
             (VERSION, formats),
-            (3, (10, 4)),
+            (4, (11, 4)),
             "raise VERSION with a format: a helper of the former one would ask for keys that nobody has"
         );
     }
