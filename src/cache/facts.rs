@@ -182,7 +182,7 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
     let argument = |index| {
         let of_argument = |query| answer(driver.kernel_arg_info(kernel, index, query));
         ARGUMENT_QUERIES
-            .map(|query| (query, without_paths(of_argument(query))))
+            .map(|query| (query, without_paths(query, of_argument(query))))
             .to_vec()
     };
     Some(KernelFacts {
@@ -195,9 +195,11 @@ pub fn kernel_facts(driver: &Driver, kernel: Kernel) -> Option<KernelFacts> {
 
 /// clang names a type without a name by where it stands: `struct (unnamed struct at /opt/a/h.h:2:29)`. Programs in other directories may
 /// share the entry.
-fn without_paths(answer: Answer) -> Answer {
+fn without_paths(query: cl_uint, answer: Answer) -> Answer {
     match answer {
-        Answer::Value(value) if value.contains(&b'/') => Answer::Withheld,
+        Answer::Value(value) if query == CL_KERNEL_ARG_TYPE_NAME && value.contains(&b'/') => {
+            Answer::Withheld
+        }
         answer => answer,
     }
 }
@@ -208,5 +210,23 @@ fn answer(answered: Result<Vec<u8>, cl_int>) -> Answer {
         // Memory may be available next time.
         Err(CL_OUT_OF_HOST_MEMORY) => Answer::Withheld,
         Err(code) => Answer::Error(code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_that_is_named_by_its_place_is_asked_for_again() {
+        let kept = |query, text: &str| without_paths(query, Answer::Value(text.as_bytes().into()));
+        let unnamed = "struct (unnamed struct at /opt/a/h.h:2:29)\0";
+        assert_eq!(kept(CL_KERNEL_ARG_TYPE_NAME, unnamed), Answer::Withheld);
+        for (query, text) in [
+            (CL_KERNEL_ARG_TYPE_NAME, "float4*\0"),
+            (CL_KERNEL_ARG_TYPE_QUALIFIER, "/"),
+        ] {
+            assert_eq!(kept(query, text), Answer::Value(text.as_bytes().into()));
+        }
     }
 }

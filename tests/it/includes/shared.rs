@@ -201,3 +201,19 @@ fn a_log_that_has_the_name_of_a_directory_as_a_part_of_words_fits_other_director
         tree.hits_again("another working directory");
     }
 }
+
+/// Compilers show no working directory, but it may be where a directory begins that they show.
+#[test]
+fn a_log_that_has_a_directory_below_the_working_directory_fits_other_ones() {
+    for tree in Tree::on(&[Driver::Pocl, Driver::Intel]) {
+        let place = tree.path("inc");
+        tree.write("inc/h.h", "#warning hello\n#define V 5\n");
+        let source = format!("#include \"h.h\"\n{KERNEL}");
+        tree.source(&source, &format!("-I {}", place.display()));
+        tree.is_cached();
+        let moved = tree.sandbox.path("elsewhere");
+        std::fs::rename(tree.path(""), &moved).expect("renamed");
+        symlink(&moved, tree.sandbox.path("work")).expect("linked");
+        tree.hits_again("another working directory");
+    }
+}
