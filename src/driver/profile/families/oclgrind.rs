@@ -26,7 +26,11 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,
-    files: &[DriverFiles::Beside("../include/oclgrind", "*")],
+    // Its precompiled headers, where it puts them itself and where Debian does (strace of 21.10).
+    files: &[
+        DriverFiles::Beside("../include/oclgrind", "*"),
+        DriverFiles::At("/usr/lib/*/oclgrind/*", "*"),
+    ],
     tools: &[],
     configuration: &[],
     // The first one is where it puts the source and embedded headers in memory, and is looked at on the disk as well (measured on 21.10).
