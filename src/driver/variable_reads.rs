@@ -36,8 +36,8 @@ impl Reads {
     /// Their meaning for a program is not followed.
     pub(super) fn of(name: &str, value: &[u8]) -> Reads {
         let name = name.to_ascii_uppercase();
-        // Measured: Intel's CPU runtime opens what OCLBACKEND_PLUGINS names, and ends the process if it is not there. Oclgrind 21.10 takes a
-        // precompiled header, which may hold functions and options, from OCLGRIND_PCH_DIR.
+        // Measured: Intel's CPU runtime opens what OCLBACKEND_PLUGINS names, and ends the process if it is not there. Oclgrind 21.10 takes
+        // a precompiled header, which may hold functions and options, from OCLGRIND_PCH_DIR.
         if (name.contains("PLUGIN") || name.contains("PCH")) && !value.is_empty() {
             return Reads::Compilers;
         }

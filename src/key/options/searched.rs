@@ -5,8 +5,8 @@ pub(super) const OF_DRIVERS: [&[u8]; 3] = [b"-cl-", b"-nv-", b"-ze-"];
 
 /// How the options begin that a driver itself may look for; those of clang it hands on. Measured with 36 options in the name of a
 /// directory and in the value of a macro: PoCL 3.1 obeys `-cl-std=` and `-cl-fast-relaxed-math`, Intel's GPU driver 22.43 also
-/// `-cl-fp32-correctly-rounded-divide-sqrt`, `-gline-tables-only` and `-dump-opt-llvm`, rusticl 22.3 `-create-library`; Intel's CPU runtime 2026.2 and
-/// Oclgrind 21.10 none, and no driver obeys `-g`, `-w`, `-O0` or `-x` there.
+/// `-cl-fp32-correctly-rounded-divide-sqrt`, `-gline-tables-only` and `-dump-opt-llvm`, rusticl 22.3 `-create-library`; Intel's CPU
+/// runtime 2026.2 and Oclgrind 21.10 none, and no driver obeys `-g`, `-w`, `-O0` or `-x` there.
 const SEARCHED: [&[u8]; 8] = [
     OF_DRIVERS[0],
     OF_DRIVERS[1],
