@@ -156,8 +156,8 @@ static NEUTRAL: &[&str] = &[
     // in no other of these libraries.
     "MEMKIND_HEAP_MANAGER",
     // `make` exports these, and those that its command line sets (`make run ARGS=-g`). LLVM names MAKEFLAGS, for its client of `make -j`,
-    // and the others are the ends of texts in libraries. Measured with options of clang in each on Intel's CPU runtime 2026.2 (binary and
-    // log) and PoCL 3.1 (result and log).
+    // and the others are the ends of texts in libraries. Measured with options of clang in each on Intel's runtimes, rusticl and Oclgrind
+    // (binary and log) and PoCL (result and log).
     "MAKEFLAGS",
     "MFLAGS",
     "MAKELEVEL",

@@ -126,8 +126,8 @@ impl Texts<'_> {
         Ok(has)
     }
 
-    /// `makes_labels`: whether inline assembly may have a label that is no name. `makes_strings`: whether a literal that `#x` makes of code
-    /// may be in its text, or in the name of a symbol.
+    /// Whether inline assembly has a text or a label that may read a file. `makes_labels`: a label that is no name can do so.
+    /// `makes_strings`: so can a literal that `#x` makes of code, in the text or in the name of a symbol.
     fn assembles_more(
         &self,
         macros: &OnceCell<MacroNames>,
