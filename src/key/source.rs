@@ -33,13 +33,13 @@ mod together;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use assembly::{could_name_a_file, has_escape, is_symbol, may_have_operand};
+use assembly::{ASM_LETTERS, could_name_a_file, has_escape, is_symbol, may_have_operand};
 pub use language::could_be_cpp;
 use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
-use scan::holds_anywhere;
+use scan::{contains, holds_anywhere};
 
 use super::work::Work;
 use crate::fallible::{copy, push};
@@ -74,8 +74,9 @@ const SPECIAL_IN_C: usize = 14;
 const PRAGMA_OPERATORS: [&[u8]; 2] = [b"_Pragma", b"__pragma"];
 
 /// Words of the pragmas that read files or rename headers: `GCC dependency`, `GCC pch_preprocess`, `clang module import`,
-/// `include_alias` and others.
-const PRAGMA_WORDS: [&[u8]; 4] = [
+/// `include_alias`, `comment(lib, ...)` (which LLVM's linker follows) and others.
+const PRAGMA_WORDS: [&[u8]; 5] = [
+    b"comment",
     b"dependency",
     b"pch_preprocess",
     b"module",
@@ -129,6 +130,8 @@ pub struct Texts<'a> {
     has_odd_literal: bool,
     /// A literal could have an operand of inline assembly.
     has_operand: bool,
+    /// The letters of the word that begins inline assembly stand somewhere.
+    mentions_asm: bool,
     /// It asks for a file.
     asks: bool,
     work: Work,
@@ -333,6 +336,8 @@ impl<'a> Texts<'a> {
     ) -> Result<(), Bypass> {
         let work = self.work.clone();
         let joined = join_lines(bytes, reading, met, &work)?;
+        work.count_search(joined.len());
+        self.mentions_asm = self.mentions_asm || contains(&joined, ASM_LETTERS);
         let mut lexer = Lexer::new(&joined, reading, &work);
         let mut last_define = None;
         let mut define_end = None;
@@ -551,8 +556,9 @@ fn special_names(is_cpp: bool) -> &'static [(&'static [u8], Bypass)] {
 
 /// Whether the text has one of [`PRAGMA_WORDS`].
 fn has_pragma_word(text: &[u8]) -> bool {
-    let begins =
-        |byte: u8, _: u8| (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i');
+    let begins = |byte: u8, _: u8| {
+        (byte == b'c') | (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i')
+    };
     holds_anywhere(text, begins, |rest| {
         PRAGMA_WORDS.iter().any(|word| rest.starts_with(word))
     })

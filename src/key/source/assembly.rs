@@ -4,14 +4,24 @@
 //! assembler reads a file if a statement in it begins with `.incbin` or `.include`; its macros could write that statement. So in a
 //! program with inline assembly every period counts that could begin such a name, in whichever literal it stands: with the whole name
 //! behind it, or with a first part of one, which may be empty, where something else can go on. To the assembler a period behind a letter
-//! is within a name. What `#x` may write cannot be told, so its strings may have no place in the text.
+//! is within a name. Where `#x` may write the text, or where code itself is the text (`__asm { nop }`, which PoCL's clang takes), a period
+//! in code counts in the same way.
 
 use super::lexer::is_word;
 use super::scan::{Marks, holds_anywhere};
 
-/// The assembler's directives that read files, and those that write statements. Clang's assembler takes them in capitals as well.
-const DIRECTIVES: [&[u8]; 7] = [
-    b"incbin", b"include", b"macro", b"irp", b"irpc", b"rept", b"rep",
+/// The assembler's directives that read files, those that write statements, and those that begin a section: LLVM's linker reads files
+/// that the section `.deplibs` names. Clang's assembler takes them in capitals as well.
+const DIRECTIVES: [&[u8]; 9] = [
+    b"incbin",
+    b"include",
+    b"macro",
+    b"irp",
+    b"irpc",
+    b"rept",
+    b"rep",
+    b"section",
+    b"pushsection",
 ];
 
 /// LLVM writes a name that begins with this byte without it, and without what the target puts before names. clang joins the name of a
@@ -19,7 +29,7 @@ const DIRECTIVES: [&[u8]; 7] = [
 const BARE_NAME: u8 = 1;
 
 /// The letters of the longest directive.
-const MAX_LETTERS: usize = 7;
+const MAX_LETTERS: usize = 11;
 
 /// Whether inline assembly with this literal could read a file. Others may come before and behind the literal, unless it is a
 /// character.
@@ -33,17 +43,35 @@ pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
         if rest[0] == b'\\' {
             return !is_character && is_escape(rest) && !is_plain_escape(rest);
         }
-        let at = literal.len() - rest.len();
-        !is_within_name(&literal[..at]) && {
-            let letters = letters(&rest[1..]);
-            let (name, behind) = rest[1..].split_at(letters);
-            let may_go_on = match behind.is_empty() {
+        let before = &literal[..literal.len() - rest.len()];
+        !is_within_name(before)
+            && may_be_directive(&rest[1..], |behind| match behind.is_empty() {
                 true => !is_character,
                 false => is_cut(behind),
-            };
-            is_directive(name) || may_go_on && begins_a_directive(name)
-        }
+            })
     })
+}
+
+/// Whether inline assembly could read a file with this span of code, which `#x` makes a literal of, or which is itself its text. An
+/// argument of a macro ends at a comma or parenthesis, and no white space stays there.
+pub(super) fn code_could_name_a_file(code: &[u8]) -> bool {
+    let begins = |byte: u8, next: u8| (byte == b'.') | begins_escape(byte, next);
+    holds_anywhere(code, begins, |rest| {
+        let before = &code[..code.len() - rest.len()];
+        let is_member = is_within_name(before) || before.ends_with(b")") || before.ends_with(b"]");
+        rest[0] == b'\\'
+            || !is_member
+                && may_be_directive(&rest[1..], |behind| {
+                    let next = behind.trim_ascii_start().first();
+                    is_cut(behind) || next.is_none_or(|next| b"),#".contains(next))
+                })
+    })
+}
+
+/// Whether the name of a directive stands behind a period, or the beginning of one that can go on.
+fn may_be_directive(text: &[u8], may_go_on: impl Fn(&[u8]) -> bool) -> bool {
+    let (name, behind) = text.split_at(letters(text));
+    is_directive(name) || begins_a_directive(name) && may_go_on(behind)
 }
 
 /// Whether an escape that begins here means a byte that is neither a period nor a backslash nor [`BARE_NAME`].
@@ -128,6 +156,9 @@ pub(super) fn may_have_operand(literal: &[u8]) -> bool {
     })
 }
 
+/// What all words that begin inline assembly have.
+pub(super) const ASM_LETTERS: &[u8] = b"asm";
+
 /// Whether code has the word that begins inline assembly.
 pub(super) fn has_asm(code: &[u8]) -> bool {
     word_begins_asm(code) || holds_anywhere(code, begins_word, |rest| word_begins_asm(&rest[1..]))
@@ -137,7 +168,7 @@ pub(super) fn has_asm(code: &[u8]) -> bool {
 fn word_begins_asm(code: &[u8]) -> bool {
     let strip = |word: &[u8]| word.iter().take_while(|byte| **byte == b'_').count();
     let word = &code[strip(code)..];
-    let rest = word.strip_prefix(b"asm");
+    let rest = word.strip_prefix(ASM_LETTERS);
     rest.is_some_and(|rest| {
         rest[strip(rest)..]
             .first()
@@ -151,7 +182,7 @@ fn begins_word(byte: u8, next: u8) -> bool {
 }
 
 /// Finds inline assembly whose text may be more than the literals that stand there. A word between them may be a macro, and so a string
-/// that `#x` makes of code. Where no parenthesis stands behind `asm`, the text may come from elsewhere.
+/// that `#x` makes of code. Where no parenthesis stands behind `asm`, the text may come from elsewhere, or be code.
 ///
 /// Also finds labels, which name a function or variable, that may begin a statement, or come from a macro. clang joins the label of a
 /// function and the name of a variable in it with a period, and an operand may write that (`;.incbin`, measured on Intel's CPU runtime).
@@ -164,6 +195,8 @@ pub(super) struct AsmTexts {
     is_directive: bool,
     /// There is inline assembly of something else.
     is_found: bool,
+    /// There is some without parentheses.
+    is_bare: bool,
     has_odd_label: bool,
 }
 
@@ -183,6 +216,11 @@ enum State {
 }
 
 impl State {
+    /// No parenthesis stands behind `asm` so far.
+    fn is_bare(self) -> bool {
+        matches!(self, State::Named { .. })
+    }
+
     fn is_label(self) -> bool {
         match self {
             State::Elsewhere => false,
@@ -198,6 +236,7 @@ impl Default for AsmTexts {
             ends_statement: false,
             is_directive: false,
             is_found: false,
+            is_bare: false,
             has_odd_label: false,
         }
     }
@@ -214,7 +253,7 @@ impl AsmTexts {
             let word = &rest[..length];
             let (state, next) = match (self.state, rest[0]) {
                 (State::Elsewhere, _) if word_begins_asm(word) => {
-                    self.pass(&code[passed..at]);
+                    self.pass(&code[passed..at], true);
                     passed = at;
                     let is_label = !self.ends_statement;
                     (State::Named { is_label }, at + length)
@@ -235,28 +274,32 @@ impl AsmTexts {
                 }
                 (state, _) => {
                     self.is_found = true;
+                    self.is_bare |= state.is_bare();
                     self.has_odd_label |= state.is_label();
                     (State::Elsewhere, at)
                 }
             };
             (self.state, at) = (state, next);
         }
-        self.pass(&code[passed..]);
+        self.pass(&code[passed..], false);
     }
 
     /// Reads a literal behind the code. Its prefix is in the code.
     pub(super) fn read_literal(&mut self, literal: &[u8]) {
+        self.is_bare |= self.state.is_bare();
         if let State::InText { is_odd, .. } = &mut self.state {
             *is_odd |= !is_symbol(literal);
         }
         self.ends_statement = false;
     }
 
-    /// Notes what code ends with. What ends in a directive ends nothing behind it.
-    fn pass(&mut self, code: &[u8]) {
+    /// Notes what code ends with. What a directive ends with ends nothing behind its line. `has_asm_behind`: `asm` follows at once.
+    fn pass(&mut self, code: &[u8], has_asm_behind: bool) {
         let trimmed = code.trim_ascii_end();
         if let Some(last) = trimmed.last() {
-            self.ends_statement = b";{}".contains(last) && !self.is_directive_with(trimmed);
+            let is_on_line = has_asm_behind && !code[trimmed.len()..].contains(&b'\n');
+            self.ends_statement =
+                b";{}".contains(last) && (is_on_line || !self.is_directive_with(trimmed));
         }
         self.is_directive = self.is_directive_with(code);
     }
@@ -272,6 +315,11 @@ impl AsmTexts {
     /// Whether there is such inline assembly in what was read, which ends here. What has not ended goes on elsewhere.
     pub(super) fn is_found(&self) -> bool {
         self.is_found || self.state != State::Elsewhere
+    }
+
+    /// Whether there is, or may be, inline assembly without parentheses in what was read, which ends here.
+    pub(super) fn is_bare(&self) -> bool {
+        self.is_bare || self.state.is_bare()
     }
 
     /// Whether there is, or may be, such a label in what was read, which ends here.
@@ -375,10 +423,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn code_as_the_text_counts() {
+        for text in [
+            "void f(void) { __asm { .incbin \"b\" } }",
+            "void f(void) { __asm {\n nop\n .INCLUDE \"b\"\n } }",
+            "void f(void) { __asm .incbin \"b\"\n }",
+            "#define A __asm\nvoid f(void) { A { .rept 1\n nop\n .endr } }",
+            "#define D .\nvoid f(void) { __asm { D\\\nincbin \"b\" } }",
+            "#define D(x) x\nvoid f(void) { __asm { D(. )incbin \"b\" } }",
+            "#define C(a, b) a##b\nvoid f(void) { C(__as, m) { .incbin \"b\" } }",
+            "void f(void) { __asm { .pushsection .deplibs } }",
+            "void f(void) { __asm volatile \"x\" { .incbin \"b\" } }",
+        ] {
+            assert!(reads_a_file(text), "{text}");
+        }
+        for text in [
+            "void f(void) { __asm { mov eax, ebx } g(a.in, b[1].r); }",
+            "#define ASM __asm__ volatile\nvoid f(void) { ASM(\"nop\"); a = b.inc; }",
+            "void f(void) { asm(\"nop\"); t x = { .incbin = 1, .y = 2. }; g(2.); }",
+            "#define V(...) asm(\"nop\")\nv.s0 = V();",
+        ] {
+            assert!(!reads_a_file(text), "{text}");
+        }
+    }
+
     const STRINGS: &str = "#define S2(x) #x\n#define S(x) S2(x)\n#define C(a, b) a##b\n";
 
     #[test]
     fn a_text_that_may_be_made_of_code_counts() {
+        const NAMES_A_FILE: &str = "#define INCBIN .incbin \"b\"\n";
         for text in [
             "asm(S(.in) S(cb) S(in) \" 'b'\");",
             "asm(\"nop\" S(\n.incbin \"b\"));",
@@ -405,12 +479,20 @@ mod tests {
             "C(as, m)(S(.incbin \"b\"));",
             "C(__as, m__) volatile (S(.incbin \"b\"));",
         ] {
-            assert!(reads_a_file(&[STRINGS, text].concat()), "{text}");
+            let names = reads_a_file(&[STRINGS, NAMES_A_FILE, text].concat());
+            assert!(names, "{text}");
+            let has_period = text.contains(".in") || text.contains("\\056");
+            assert_eq!(
+                reads_a_file(&[STRINGS, text].concat()),
+                has_period,
+                "{text}"
+            );
         }
         for definition in ["A=asm", "A(x)=__asm__(x)", "A=asm(\"nop\""] {
             let mut texts = Texts::default();
             texts.add_definition(definition.as_bytes()).expect("judged");
-            texts.add(STRINGS.as_bytes()).expect("judged");
+            let rest = [STRINGS, NAMES_A_FILE].concat();
+            texts.add(rest.into_bytes()).expect("judged");
             assert_eq!(texts.finish(), Err(Bypass::ReadsFile), "{definition}");
         }
     }
@@ -461,6 +543,17 @@ mod tests {
             ("#define ID(x) x\nint f(int) ID(__asm__(\";\"));", true),
             ("#if 1\nint x;\n#endif\nint y; asm(\"a;\");", false),
             (r#"int f(int) __asm__("_Z1f.x");"#, false),
+            (
+                "#define F(W, X) int f##W(int a) { int b; __asm__(\"\\n\" X \" %2\" : \"=r\"(b)); return b; }",
+                false,
+            ),
+            ("#define F(X) x = 1; asm(X)\nF(\"a;\");", false),
+            ("#define A(X) int f(int) /* */ asm(X)\nA(\";\");", true),
+            ("#define E(x) #x\nint f(int) asm(E(;));", true),
+            (
+                "#define E(x) #x\nvoid g(int a) { int b; asm(N \"%0\" : \"=r\"(b)); }",
+                false,
+            ),
             (
                 r#"printf("a b"); asm("nop; nop"); { asm("a;"); } // why
                 asm("b;"); if (x) asm volatile ("c;" : : ); if (x) asm("%0;" : : "r"(x));"#,

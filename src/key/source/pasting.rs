@@ -34,11 +34,11 @@ const fn name(index: usize) -> &'static [u8] {
 }
 
 /// A bit for each place in the forbidden names.
-type Bits = [u128; 3];
+type Bits = [u128; 4];
 
 /// All forbidden names, one after another with a gap after each: for each ASCII byte a bit for each of its places.
 static PLACES: [Bits; 128] = {
-    let mut places = [[0; 3]; 128];
+    let mut places = [[0; 4]; 128];
     let mut index = 0;
     let mut place = 0;
     while index < NAMES {
@@ -63,18 +63,17 @@ fn part_at(text: &[u8]) -> Option<&[u8]> {
     let mut ends = *places(text.first()?);
     let mut length = 1;
     while let Some(byte) = text.get(length).filter(|byte| is_word(**byte)) {
-        let ([low, middle, high], next) = (ends, places(byte));
-        ends = [
-            low << 1 & next[0],
-            (middle << 1 | low >> 127) & next[1],
-            (high << 1 | middle >> 127) & next[2],
-        ];
-        if ends == [0; 3] {
+        let (before, next) = (ends, places(byte));
+        ends[0] = before[0] << 1 & next[0];
+        for at in 1..ends.len() {
+            ends[at] = (before[at] << 1 | before[at - 1] >> 127) & next[at];
+        }
+        if ends == Bits::default() {
             return None;
         }
         length += 1;
     }
-    (ends != [0; 3]).then(|| &text[..length])
+    (ends != Bits::default()).then(|| &text[..length])
 }
 
 /// An identifier begins behind the byte. The case of a letter is one bit.

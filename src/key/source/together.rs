@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 
-use super::assembly::{AsmTexts, has_asm};
+use super::assembly::{AsmTexts, code_could_name_a_file, has_asm};
 use super::directive_code::is_balanced;
 use super::lexer::Lexer;
 use super::macro_names::{CallWords, Definition, MacroNames};
@@ -13,6 +13,31 @@ use super::{
     has_pragma_word, mentions_special, special_names,
 };
 use crate::outcome::Bypass;
+
+/// What macros could make of inline assembly.
+struct Assembly {
+    /// `##` could write the word that begins it.
+    is_pasted: bool,
+    /// `#x` makes strings, which may be its text or the name of a symbol.
+    makes_strings: bool,
+    /// `##` could write an attribute that names a symbol.
+    pastes_symbol_names: bool,
+}
+
+/// The inline assembly that stands in texts.
+#[derive(Default)]
+struct WrittenAssembly {
+    /// Its text, or a part of it, is no literal.
+    has_made_text: bool,
+    /// Some has no parentheses, so that code is its text.
+    is_bare: bool,
+    /// A label may be no name.
+    has_odd_label: bool,
+    /// An attribute names a symbol.
+    names_symbols: bool,
+    /// There is code that could name a file as the text of inline assembly.
+    code_could_name_a_file: bool,
+}
 
 impl Texts<'_> {
     /// Judges the effect of the texts together.
@@ -47,25 +72,41 @@ impl Texts<'_> {
         if runs_pragmas {
             self.judge_pragmas()?;
         }
-        // In C++ the text of inline assembly may be a constant that is computed.
-        let has_text = self.is_cpp || self.names_assembled;
-        let pastes_any = |names: &[&[u8]]| self.pastes && makes(names);
-        let makes_labels = self.has_odd_literal && self.has_operand;
-        let assembles = if (has_text || makes_strings || makes_labels) && pastes_any(&ASM_NAMES) {
-            true
-        } else if has_text {
-            self.has_asm()?
-        } else if makes_strings || makes_labels {
-            let names_symbols = makes_strings && pastes_any(&SYMBOL_NAMES);
-            self.has_asm()?
-                && (names_symbols || self.assembles_more(&macros, makes_strings, makes_labels)?)
-        } else {
-            false
+        let assembly = Assembly {
+            is_pasted: self.pastes && makes(&ASM_NAMES),
+            makes_strings,
+            pastes_symbol_names: self.pastes && makes(&SYMBOL_NAMES),
         };
-        match assembles {
+        match self.assembles_a_file(&assembly, &macros)? {
             true => Err(Bypass::ReadsFile),
             false => Ok(()),
         }
+    }
+
+    /// Whether inline assembly may read a file.
+    fn assembles_a_file(
+        &self,
+        made: &Assembly,
+        macros: &OnceCell<MacroNames>,
+    ) -> Result<bool, Bypass> {
+        let is_written = self.mentions_asm && self.has_asm()?;
+        if !is_written && !made.is_pasted {
+            return Ok(false);
+        }
+        // In C++ the text of inline assembly may be a constant that is computed.
+        if self.is_cpp || self.names_assembled {
+            return Ok(true);
+        }
+        let written = self.written_assembly(macros)?;
+        let names_symbols = made.pastes_symbol_names || written.names_symbols;
+        let makes_text = made.makes_strings && (written.has_made_text || names_symbols);
+        let could_name = made.is_pasted || written.is_bare || makes_text;
+        // A label that is no name can begin a statement, if an operand writes it.
+        let may_be_odd = self.has_odd_literal || made.makes_strings;
+        let has_odd_name =
+            made.is_pasted || written.has_odd_label || made.makes_strings && names_symbols;
+        Ok(written.code_could_name_a_file && could_name
+            || self.has_operand && may_be_odd && has_odd_name)
     }
 
     /// The operator's text can come from anywhere, by `#x` or in another text, so no place is left out but comments.
@@ -117,45 +158,40 @@ impl Texts<'_> {
     fn has_asm(&self) -> Result<bool, Bypass> {
         let mut has = false;
         self.each_reading(|joined, reading| {
-            self.work.count_search(joined.len());
-            if has || !contains(joined, b"asm") {
-                return Ok(());
-            }
-            self.each_code(joined, reading, |code| has |= has_asm(code))
+            self.each_code(joined, reading, |code| has = has || has_asm(code))
         })?;
         Ok(has)
     }
 
-    /// Whether inline assembly has a text or a label that may read a file. `makes_labels`: a label that is no name can do so.
-    /// `makes_strings`: so can a literal that `#x` makes of code, in the text or in the name of a symbol.
-    fn assembles_more(
-        &self,
-        macros: &OnceCell<MacroNames>,
-        makes_strings: bool,
-        makes_labels: bool,
-    ) -> Result<bool, Bypass> {
+    /// Finds the inline assembly in all texts and definitions.
+    fn written_assembly(&self, macros: &OnceCell<MacroNames>) -> Result<WrittenAssembly, Bypass> {
         let macros = self.macro_names(macros)?;
-        let mut is_found = false;
+        let mut found = WrittenAssembly::default();
         let mut read = |text: &[u8], reading| {
+            let code_could_name = Cell::new(false);
             let names_symbol = Cell::new(false);
             let texts = RefCell::new(AsmTexts::default());
             let mut code = |code: &[u8]| {
                 texts
                     .borrow_mut()
                     .read(code, |word| macros.may_contain(word));
+                code_could_name.set(code_could_name.get() || code_could_name_a_file(code));
                 names_symbol.set(names_symbol.get() || contains(code, SYMBOL_NAMES[0]));
             };
             let literal = |literal: &[u8]| texts.borrow_mut().read_literal(literal);
             self.work.count(STEPS_OF_WORDS * text.len());
             Lexer::spans_of(text, reading, &self.work, &mut code, literal)?;
             let texts = texts.borrow();
-            is_found |= makes_labels && texts.has_odd_label()
-                || makes_strings && (names_symbol.get() || texts.is_found());
+            found.has_made_text |= texts.is_found();
+            found.is_bare |= texts.is_bare();
+            found.has_odd_label |= texts.has_odd_label();
+            found.names_symbols |= names_symbol.get();
+            found.code_could_name_a_file |= code_could_name.get();
             Ok(())
         };
         self.each_definition(&mut read)?;
         self.each_reading(&mut read)?;
-        Ok(is_found)
+        Ok(found)
     }
 
     /// The macros of all texts, which are looked for once.
