@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::iter::Peekable;
 use std::ops::Range;
 
-use searched::{OF_DRIVERS, has_taken_out, says_debug, searched};
+use searched::{OF_DRIVERS, has_hidden_option, says_debug, searched};
 use sha2::{Digest, Sha256};
 use words::{Reading, Word, Words};
 
@@ -112,8 +112,8 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
         written: copy(options)?,
         ..Options::default()
     };
-    let mut words = options.split(u8::is_ascii_whitespace);
-    if words.any(has_taken_out) {
+    let uncertain = options.iter().any(|byte| is_uncertain(*byte));
+    if has_hidden_option(options, uncertain) {
         return Err(Bypass::UnknownOption);
     }
     let mut directories = Vec::new();
@@ -142,7 +142,6 @@ pub fn parse(options: &[u8]) -> Result<Options, Bypass> {
         return Err(Bypass::UnknownOption);
     }
     parsed.debug |= searched(options).any(says_debug);
-    let uncertain = options.iter().any(|byte| is_uncertain(*byte));
     let mut names = directories.iter().map(|span| &options[span.clone()]);
     let is_obeyed = names.any(|name| searched(name).next().is_some());
     parsed.normalized = if uncertain || parsed.debug || is_obeyed {

@@ -7,7 +7,7 @@ pub(super) const OF_DRIVERS: [&[u8]; 3] = [b"-cl-", b"-nv-", b"-ze-"];
 /// directory and in the value of a macro: PoCL 3.1 obeys `-cl-std=` and `-cl-fast-relaxed-math`, Intel's GPU driver 22.43 also
 /// `-cl-fp32-correctly-rounded-divide-sqrt`, `-gline-tables-only` and `-dump-opt-llvm`, rusticl 22.3 `-create-library`; Intel's CPU
 /// runtime 2026.2 and Oclgrind 21.10 none, and no driver obeys `-g`, `-w`, `-O0` or `-x` there.
-const SEARCHED: [&[u8]; 8] = [
+const SEARCHED: [&[u8]; 7] = [
     OF_DRIVERS[0],
     OF_DRIVERS[1],
     OF_DRIVERS[2],
@@ -15,16 +15,23 @@ const SEARCHED: [&[u8]; 8] = [
     b"-create-library",
     b"-enable-link-options",
     b"-gline-",
-    b"-dump-opt-llvm",
 ];
 
 /// Intel's GPU driver 22.43 takes this option out of the options wherever it stands (measured: in the name of a directory and in the value
 /// of a macro), so that its compiler reads another word.
 const TAKEN_OUT: &[u8] = b"-Wno-recompiled-from-ir";
 
-/// Whether a driver may take an option out of another word.
-pub(super) fn has_taken_out(word: &[u8]) -> bool {
-    word != TAKEN_OUT && word.windows(TAKEN_OUT.len()).any(|part| part == TAKEN_OUT)
+/// Intel's GPU driver writes a file for this option, wherever it stands.
+const WRITES_FILE: &[u8] = b"-dump-opt-llvm";
+
+/// Whether a driver may find an option in another word that it obeys, so that it does something else than these words say.
+/// `uncertain`: whether drivers differ in how these options are split into words.
+pub(super) fn has_hidden_option(options: &[u8], uncertain: bool) -> bool {
+    let has = |word: &[u8], option: &[u8]| word.windows(option.len()).any(|part| part == option);
+    let mut words = options.split(u8::is_ascii_whitespace);
+    words.any(|word| {
+        has(word, WRITES_FILE) || has(word, TAKEN_OUT) && (uncertain || word != TAKEN_OUT)
+    })
 }
 
 /// What such drivers may take for options in a text: from the first of each part that has no blank and no slash to the part's end.

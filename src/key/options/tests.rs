@@ -382,6 +382,9 @@ fn an_option_that_a_driver_takes_out_of_another_word_is_refused() {
         "-DH=h-Wno-recompiled-from-ir.h",
         "-DX=__TI-Wno-recompiled-from-irME__",
         "\"-Wno-recompiled-from-ir\"",
+        "-I \"/p/y -Wno-recompiled-from-ir z\"",
+        "-DX=-dump-opt-llvm=/f",
+        "-I /p/x-dump-opt-llvm=/f",
     ] {
         let refused = parse(options.as_bytes()).err();
         assert_eq!(refused, Some(Bypass::UnknownOption), "{options}");
