@@ -359,7 +359,8 @@ struct Walk<'a> {
     /// Directories, below each base, of the names of embedded headers.
     below: Vec<&'a [u8]>,
     requested: HashSet<Vec<u8>>,
-    seen: HashSet<Vec<u8>>,
+    /// The places that were looked at, by name: the number of each, and how many directories an inclusion of it has named.
+    seen: HashMap<Vec<u8>, (usize, usize)>,
     files: FileNumbers,
     directories: Directories,
     /// Files, and the directories in which they were found: headers beside these are followed already.
@@ -413,7 +414,7 @@ impl<'a> Walk<'a> {
             texts: Texts::new(work.clone()).with_options(written),
             bases,
             requested: HashSet::new(),
-            seen: HashSet::new(),
+            seen: HashMap::new(),
             files: HashMap::new(),
             directories: Directories::default(),
             read: HashMap::new(),
@@ -460,15 +461,17 @@ impl<'a> Walk<'a> {
         if self.has_embedded && parts.any(|part| part == b"..") {
             return Err(Bypass::UnresolvedInclude);
         }
+        let named = Path::new(OsStr::from_bytes(name)).components().count();
+        let named = named.saturating_sub(1);
         if name[0] == b'/' {
             let root = Base {
                 name: Vec::new(),
                 path: PathBuf::from("/"),
             };
-            return self.look(root.join(&name[1..]), depth);
+            return self.look(root.join(&name[1..]), named, depth);
         }
         if let Some(directory) = beside {
-            self.look(directory.join(name), depth)?;
+            self.look(directory.join(name), named, depth)?;
         }
         if !self.requested.contains(name) {
             self.requested
@@ -479,10 +482,10 @@ impl<'a> Walk<'a> {
                 self.check_directories()?;
             }
             for base in 0..self.bases.len() {
-                self.look(self.bases[base].join(name), depth)?;
+                self.look(self.bases[base].join(name), named, depth)?;
                 for below in 0..self.below.len() {
                     let directory = self.bases[base].join(self.below[below]);
-                    self.look(directory.join(name), depth)?;
+                    self.look(directory.join(name), named, depth)?;
                 }
             }
         }
@@ -504,10 +507,15 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Looks at a place.
-    fn look(&mut self, place: Base, depth: usize) -> Result<(), Bypass> {
+    /// Looks at a place. `named`: how many directories the name has by which it is included.
+    fn look(&mut self, place: Base, named: usize, depth: usize) -> Result<(), Bypass> {
         self.work.count_search(place.name.len());
-        if self.seen.contains(&place.name) {
+        if let Some((index, judged)) = self.seen.get_mut(&place.name) {
+            let before = std::mem::replace(judged, named.max(*judged));
+            let known = &self.closure.places[*index];
+            if before < named && known.directory.is_some() {
+                self.directories.around(&known.path, named)?;
+            }
             return Ok(());
         }
         let steps = STEPS_OF_PLACE + place.name.len() + place.path.as_os_str().len();
@@ -519,12 +527,12 @@ impl<'a> Walk<'a> {
         let reserved = reserved.and_then(|()| self.files.try_reserve(1));
         let reserved = reserved.and_then(|()| self.named.try_reserve(1));
         reserved.map_err(|_| Bypass::NoMemory)?;
-        self.seen.insert(copy(&place.name)?);
+        let index = self.closure.places.len();
+        self.seen.insert(copy(&place.name)?, (index, named));
         if self.seen.len() > MAX_PLACES || self.files.len() > MAX_FILES || depth > MAX_DEPTH {
             return Err(Bypass::TooManyHeaders);
         }
         let path = self.closure.working_directory.join(&place.path);
-        let index = self.closure.places.len();
         let known = |stamp: &FileFingerprint| {
             let first = *self.files.get(&stamp.file)?;
             match &self.closure.places[first].found {
@@ -540,9 +548,6 @@ impl<'a> Walk<'a> {
         let found = found.known_from(index, &mut self.files);
         let (mut again, mut of_file) = (None, None);
         if let PlaceContent::File { stamp, same_as, .. } = &found {
-            // Behind the role, and without the file itself.
-            let named = Path::new(OsStr::from_bytes(&place.name));
-            let named = named.components().count().saturating_sub(2);
             let directory = self.directories.around(&path, named)?;
             of_file = Some(directory);
             let first = *self.read.entry((stamp.file, directory)).or_insert(index);

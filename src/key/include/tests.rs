@@ -389,6 +389,13 @@ fn a_link_to_a_name_in_another_case_is_the_drivers_to_judge() {
         let judged = judge(real, &[link], source, options);
         assert_eq!(judged, Err(Bypass::ReadsFile), "{link:?} {options}");
     }
+    // The directory of the including file is not part of the name.
+    let tree = Tree::new(&[("real/a.h", "#include \"../b.h\"\n"), ("b.h", "")]);
+    symlink("real", tree.path("lib")).expect("linked");
+    let linked = |source: &str| tree.closure(source, "").map(|found| found.files().count());
+    assert_eq!(linked("#include \"lib/a.h\"\n"), Ok(2));
+    let both = "#include \"lib/a.h\"\n#include \"lib/../b.h\"\n";
+    assert_eq!(linked(both), Err(Bypass::ReadsFile));
     let links = [("b.h", "x.h"), ("X.h", "b.h"), ("a.h", "X.h")];
     assert_eq!(judge("x.h", &links, own, ""), Ok(1), "two links back");
     for (real, link, source, options) in [
