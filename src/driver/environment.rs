@@ -21,6 +21,7 @@ use super::process_variables;
 use super::profile::Profile;
 use super::profile::variables::{Effect, LAYERS, is_camel_case, is_neutral_value};
 use super::real_paths::says_what_is_there;
+use super::scripts::name_variable;
 use super::tools::{Tools, file};
 use super::variable_history::{self, Varied};
 use super::variable_reads::Reads;
@@ -163,7 +164,7 @@ struct Choice<'a> {
     profile: &'a Profile,
     suffix: &'a [u8],
     libraries: &'a DriverNames,
-    tools: &'a Arc<DriverNames>,
+    tools: &'a Tools,
     /// Whether names occur in libraries or tools. Most variables are the same at all moments.
     occurring: RefCell<HashMap<String, bool>>,
     /// The names that must be looked for first, see [`DriverNames::has`].
@@ -225,7 +226,7 @@ impl KnownVariables {
             Some(chosen)
                 if chosen.names == names
                     && varied.is_none()
-                    && Arc::ptr_eq(&chosen.tools, choice.tools) => {}
+                    && Arc::ptr_eq(&chosen.tools, &choice.tools.names) => {}
             _ => {
                 let varied = varied.or_else(|| variable_history::varied_since(None));
                 let varied = varied.unwrap_or_default();
@@ -244,7 +245,7 @@ impl KnownVariables {
                 if !choice.unknown.borrow().is_empty() {
                     return None;
                 }
-                let tools = choice.tools.clone();
+                let tools = choice.tools.names.clone();
                 known.chosen = Some(Chosen {
                     names,
                     tools,
@@ -291,9 +292,8 @@ impl Choice<'_> {
                 chosen.ingredients.push(one);
             }
         }
-        chosen
-            .ingredients
-            .sort_by(|one, other| one.name.cmp(&other.name));
+        let ingredients = &mut chosen.ingredients;
+        ingredients.sort_by(|one, other| one.name.cmp(&other.name));
         chosen
     }
 
@@ -347,6 +347,10 @@ impl Choice<'_> {
         };
         let is_known = match environment.effect(name).or_else(|| LAYERS.effect(name)) {
             Some(Effect::Code | Effect::Identity) => true,
+            // A script in place of a tool does with a variable what nobody knows.
+            _ if name_variable(&self.tools.scripts, name.as_bytes()) => {
+                return Some(Enters::AsDigest);
+            }
             Some(Effect::Neutral) => return None,
             None => by_suffix() || by_case(),
         };
@@ -358,7 +362,7 @@ impl Choice<'_> {
             if let Some(occurs) = known.get(name) {
                 return *occurs;
             }
-            let mut lists = [self.libraries, &**self.tools].into_iter();
+            let mut lists = [self.libraries, &*self.tools.names].into_iter();
             let occurs = lists.any(|list| self.has(list, name.as_bytes()));
             known.insert(name.to_owned(), occurs);
             occurs
@@ -456,7 +460,7 @@ impl Driver {
             profile: self.profile,
             suffix: &self.suffix,
             libraries,
-            tools: &Arc::default(),
+            tools: &Tools::default(),
             occurring: RefCell::default(),
             unknown: RefCell::default(),
             memory,
@@ -504,7 +508,7 @@ impl Driver {
             profile,
             suffix: &self.suffix,
             libraries: self.names(memory)?,
-            tools: &tools.names,
+            tools: &tools,
             occurring: RefCell::default(),
             unknown: RefCell::default(),
             memory,
@@ -516,7 +520,7 @@ impl Driver {
             if unknown.is_empty() {
                 break;
             }
-            for names in [choice.libraries, choice.tools] {
+            for names in [choice.libraries, &*choice.tools.names] {
                 names.look_for(&unknown, memory).ok()?;
             }
             choice.occurring.take();

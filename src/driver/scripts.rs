@@ -1,7 +1,7 @@
 //! What scripts in place of a driver's tools run and read: programs, files, and libraries that they have loaded.
 //!
-//! Which of these a script uses is not decided here: what its text names counts. Names that it puts together are not followed: all
-//! variables of a driver with such a tool are in the key, and a script that puts together what the dynamic linker reads is refused.
+//! Which of these a script uses is not decided here: what its text names counts, of all variables as well. Names that it puts together
+//! are not followed, and a script that puts together what the dynamic linker reads is refused.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -42,6 +42,19 @@ pub struct ToolFiles {
     pub files: Vec<(String, PathBuf)>,
     /// Where libraries may be.
     pub directories: Vec<PathBuf>,
+    /// The texts of the scripts.
+    pub texts: Vec<Vec<u8>>,
+}
+
+/// Whether one of these texts has the name as a word.
+pub fn name_variable(texts: &[Vec<u8>], name: &[u8]) -> bool {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    texts.iter().any(|text| {
+        memmem::find_iter(text, name).any(|at| {
+            let (before, behind) = (text[..at].last(), text.get(at + name.len()));
+            !before.is_some_and(is_of_name) && !behind.is_some_and(is_of_name)
+        })
+    })
 }
 
 /// These programs, and all that they name in turn if they are scripts: programs by path or by a name in the search path, files and
@@ -59,9 +72,9 @@ pub fn with_files_of_scripts(
             .map(|one| (one.label.clone(), one.path.clone())))
         .collect(),
         directories: Vec::new(),
+        texts: Vec::new(),
     };
     let mut seen: BTreeSet<PathBuf> = found.files.iter().map(|one| one.1.clone()).collect();
-    let mut texts: Vec<Vec<u8>> = Vec::new();
     let mut next = 0;
     loop {
         while let Some((_, path)) = found.files.get(next) {
@@ -69,15 +82,15 @@ pub fn with_files_of_scripts(
             let Some(text) = text_of(path)? else {
                 continue;
             };
-            if texts.is_empty() {
+            if found.texts.is_empty() {
                 let of_shells = shell_files(variable, real)?.into_iter();
                 let of_shells = of_shells.filter(|one| seen.insert(one.1.clone()));
                 found.files.extend(of_shells);
             }
             found.add_words(&text, &mut seen, real)?;
-            texts.push(text);
+            found.texts.push(text);
         }
-        let values = loaded_by(&texts, variable);
+        let values = loaded_by(&found.texts, variable);
         let Some(values) = values else {
             tracing::warn!(
                 "a script in place of one of the driver's tools puts together which libraries are loaded: nothing is cached"

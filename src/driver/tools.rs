@@ -44,6 +44,8 @@ pub(super) struct Tools {
     pub ingredients: Vec<Ingredient>,
     /// The names in the programs and in the libraries that they need.
     pub names: Arc<DriverNames>,
+    /// The texts of the scripts among them.
+    pub scripts: Arc<Vec<Vec<u8>>>,
     /// All programs of the names. None if a watched file could change unnoticed.
     programs: Option<Programs>,
     /// The files whose change makes this outdated.
@@ -113,6 +115,7 @@ impl Tools {
             programs,
             ingredients,
             scanned,
+            scripts,
         } = found;
         // No ingredient tells of the C library.
         let names = match before.names.are_of(&scanned) {
@@ -122,6 +125,7 @@ impl Tools {
         Some(Tools {
             ingredients,
             names,
+            scripts: Arc::new(scripts),
             programs: (validity > Validity::Moment).then_some(programs),
             watched: Arc::new(watched),
         })
@@ -150,6 +154,9 @@ struct FoundTools {
     programs: Programs,
     ingredients: Vec<Ingredient>,
     scanned: Vec<ScannedLibrary>,
+    /// The texts of scripts. A result with some is not kept.
+    #[serde(skip)]
+    scripts: Vec<Vec<u8>>,
 }
 
 impl FoundTools {
@@ -264,6 +271,7 @@ impl FoundTools {
             programs,
             ingredients,
             scanned,
+            scripts: tools.texts,
         })
     }
 }

@@ -62,6 +62,22 @@ fn what_a_shell_sources_before_a_script_in_place_of_a_linker_is_in_the_key() {
 }
 
 #[test]
+fn what_a_script_in_place_of_a_linker_does_with_any_variable_is_in_the_key() {
+    let Some((mut sandbox, _)) = with_linker() else {
+        return;
+    };
+    let text = "#!/bin/sh\nexec /usr/bin/ld \"$@\" $FLAGS\n";
+    write_program(&sandbox.path("bin/ld"), text);
+    for flags in ["-O1", "-O2"] {
+        sandbox.set("FLAGS", flags);
+        assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0], "{flags}");
+        // The script does not name this one.
+        sandbox.set("OPTS", flags);
+        assert_eq!(compilations(&sandbox), 0, "{flags}");
+    }
+}
+
+#[test]
 fn a_library_where_a_script_in_place_of_a_linker_has_it_looked_for_is_in_the_key() {
     let Some((sandbox, _)) = with_linker() else {
         return;
