@@ -87,7 +87,7 @@ impl BakeAttempts {
     }
 
     /// Whether the last one says something about the recipe itself, and not only about the baker.
-    fn is_failure(&self) -> bool {
+    pub fn is_failure(&self) -> bool {
         !self.is_unused() && !self.has_other_library()
     }
 

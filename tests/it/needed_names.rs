@@ -141,6 +141,14 @@ fn a_program_with_another_library_of_the_drivers_is_told_that_no_baker_has_it() 
         let json = json.ok().stdout;
         assert!(json.contains("\"not_stored\": \"other_library\""), "{json}");
     }
+    // What a baker has learned of the recipe itself is not forgotten for that.
+    let attempts = std::fs::read_dir(sandbox.path("cache/v1/baking")).expect("listed");
+    let attempts: Vec<_> = attempts.map(|one| one.expect("read").path()).collect();
+    let crashed = "1 the driver crashed (signal 6)\n";
+    std::fs::write(&attempts[0], crashed).expect("written");
+    sandbox.oclcache(&["bake"]).ok();
+    let left = std::fs::read_to_string(&attempts[0]).expect("read");
+    assert_eq!((attempts.len(), left.as_str()), (1, crashed));
     // Whatever others have tried, a baker that has the program's library stores it.
     sandbox.set("LD_LIBRARY_PATH", &elsewhere);
     let baked = sandbox.oclcache(&["bake"]).ok().stderr;

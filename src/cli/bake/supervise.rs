@@ -20,7 +20,7 @@ use crate::cache::RUN_VARIABLE;
 use crate::config::{Config, Name, SETTINGS};
 use crate::driver::profile;
 use crate::store::Store;
-use crate::store::bake_attempts::{OTHER_LIBRARY, UNUSED};
+use crate::store::bake_attempts::{BakeAttempts, OTHER_LIBRARY, UNUSED};
 
 /// How long a worker may take for a recipe: a multiple of the time that the application took, within limits. On a busy machine a
 /// worker gets little processor time.
@@ -232,10 +232,16 @@ impl Supervisor<'_> {
         self.sharing.ended(item, &verdict, lease);
         let written = match &verdict {
             ReplayResult::Failed(why) => self.store.attempt_failed(&item.key, why),
-            ReplayResult::Skipped(why) if why.starts_with(OTHER_LIBRARY) => {
+            ReplayResult::Skipped(why)
+                if why.starts_with(OTHER_LIBRARY)
+                    && !before.as_ref().is_some_and(BakeAttempts::is_failure) =>
+            {
                 self.store.attempt_failed(&item.key, why)
             }
-            ReplayResult::PutOff => self.store.take_back_attempt(&item.key, before.as_ref()),
+            // What is known of the recipe stays.
+            ReplayResult::Skipped(_) | ReplayResult::PutOff => {
+                self.store.take_back_attempt(&item.key, before.as_ref())
+            }
             _ => {
                 self.store.forget_attempts(&item.key);
                 Ok(())

@@ -42,7 +42,8 @@ pub fn examine(config: &Config, library: Option<&Path>, report: &mut DoctorRepor
     }
 }
 
-/// The number of pending recipes that a baker would store: it has not given them up, and their kernels ran or need little time.
+/// The number of pending recipes that a baker would store: it has not given them up, has the program's libraries, and their kernels ran or
+/// need little time.
 fn pending(config: &Config) -> usize {
     let Some(store) = usable_store(config) else {
         return 0;
@@ -52,7 +53,7 @@ fn pending(config: &Config) -> usize {
         store.read_meta(key).is_some_and(|meta| meta.is_pending())
             && store
                 .attempts(key)
-                .is_none_or(|attempts| attempts.given_up().is_none() && !attempts.is_unused())
+                .is_none_or(|attempts| attempts.given_up().is_none() && attempts.is_failure())
     };
     entries.iter().filter(|(key, _)| is_left(key)).count()
 }
