@@ -112,7 +112,9 @@ impl<'a> FileSearch<'a> {
         match files {
             DriverFiles::Beside(directory, pattern) | DriverFiles::PlugIns(directory, pattern) => {
                 for base in &self.beside {
-                    self.list(&base.join(directory), pattern, found);
+                    for directory in expand(&base.join(directory), self.real) {
+                        self.list(&directory, pattern, found);
+                    }
                 }
             }
             DriverFiles::At(directory, pattern) => {
@@ -294,9 +296,8 @@ mod tests {
             found.is_empty(),
             "there is no directory `lib` to go up from"
         );
-        for directory in expand(&root.join("gcc/*/*"), &real) {
-            search.list(&directory, "libx.so*", &mut found);
-        }
+        std::fs::create_dir(root.join("lib")).expect("made");
+        search.add(DriverFiles::Beside("../gcc/*/*", "libx.so*"), &mut found);
         let paths = ["libx.so.1", "libx.so.1.2"].map(|name| root.join("gcc/x86/12").join(name));
         let expected = NamedFile {
             name: "libx.so.1".to_owned(),

@@ -29,7 +29,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     // Its precompiled headers, where it puts them itself and where Debian does (strace of 21.10).
     files: &[
         DriverFiles::Beside("../include/oclgrind", "*"),
-        DriverFiles::At("/usr/lib/*/oclgrind/*", "*"),
+        DriverFiles::Beside("oclgrind/*", "*"),
     ],
     tools: &[],
     configuration: &[],
