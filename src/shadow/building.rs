@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CachedProgram, Origin, ProgramState, Recipe, STATE, Signal, State};
+use super::{CachedProgram, Origin, ProgramState, Recipe, Release, STATE, Signal, State};
 use crate::cl::{Context, Device, Program};
-use crate::driver::Driver;
+use crate::driver::{Driver, reentrancy};
 use crate::key::ingredients::Key;
 
 /// Notified when a query releases a program, see [`own_program`].
@@ -56,6 +56,15 @@ impl Drop for Ticket {
         if !self.ended.load(Ordering::Relaxed) {
             ended(self, BuildEnd::Failed, None, None);
         }
+        let release = STATE.write().give_back(self);
+        match release {
+            Some(Release::Last(inner)) => {
+                reentrancy::outside(|| self.driver.release_program(self.program));
+                drop(inner);
+            }
+            Some(Release::Keep(Some(inner))) => inner.release(),
+            _ => {}
+        }
     }
 }
 
@@ -73,6 +82,7 @@ pub fn begin(program: Program, devices: Option<&[Device]>) -> Option<Ticket> {
     let known = state.programs.get_mut(&program)?;
     known.generation += 1;
     known.running += 1;
+    known.tickets += 1;
     known.busy = false;
     known.built_for = devices.map(<[Device]>::to_vec);
     Some(Ticket {
@@ -99,6 +109,17 @@ impl State {
     fn current(&mut self, ticket: &Ticket) -> Option<&mut ProgramState> {
         let known = self.programs.get_mut(&ticket.program)?;
         (known.id == ticket.id && known.generation == ticket.generation).then_some(known)
+    }
+
+    /// What to do with the program if the application has released it meanwhile, and this was its last ticket.
+    fn give_back(&mut self, ticket: &Ticket) -> Option<Release> {
+        let known = self.programs.get_mut(&ticket.program)?;
+        if known.id != ticket.id {
+            return None;
+        }
+        known.tickets = known.tickets.saturating_sub(1);
+        let is_over = known.tickets == 0 && std::mem::take(&mut known.released);
+        is_over.then(|| self.give_up(ticket.program))
     }
 
     fn finish(&mut self, ticket: &Ticket) {

@@ -59,6 +59,11 @@ struct ProgramState {
     generation: u64,
     /// The number of running builds and compilations.
     running: u32,
+    /// The number of tickets that are not dropped yet.
+    tickets: u32,
+    /// The application has released its last reference while there were tickets. The driver was not told yet: PoCL 3.1 and Intel's CPU
+    /// runtime 2026.2 hold a reference of their own while they build (measured), but not while an entry is looked for.
+    released: bool,
     /// A hit is being loaded or a miss recorded: for the application the build goes on.
     busy: bool,
     /// The devices that the last build or compilation is for. None: all.
@@ -196,6 +201,8 @@ fn remember(
         kept: false,
         generation: 0,
         running: 0,
+        tickets: 0,
+        released: false,
         busy: false,
         built_for: None,
         questioned: false,
@@ -237,7 +244,8 @@ pub fn program_retained(program: Program) -> Retain {
         return known.inner.clone().map_or(Retain::Forward, Retain::Dead);
     }
     known.references += 1;
-    if std::mem::take(&mut known.kept) {
+    let is_counted = std::mem::take(&mut known.kept) | std::mem::take(&mut known.released);
+    if is_counted {
         Retain::Counted
     } else {
         Retain::Forward
@@ -250,7 +258,7 @@ pub enum Release {
     Forward,
     /// The driver releases it, then this is dropped.
     Last(Option<Arc<CachedProgram>>),
-    /// The driver is told later, when the last kernel goes. On drivers where kernels do not keep their program alive, P' is
+    /// The driver is told later, when the last build has ended and the last kernel goes. On drivers where kernels do not keep their program alive, P' is
     /// released now. From then on P' answers as P would: dead but in memory, since loaders read the first word of every handle.
     Keep(Option<Arc<CachedProgram>>),
     /// The program is dead to the driver already, as this P' is.
@@ -266,7 +274,7 @@ pub fn program_released(program: Program) -> Release {
     if known.is_dead() {
         return known.inner.clone().map_or(Release::Forward, Release::Dead);
     }
-    if known.kept {
+    if known.kept || known.released {
         // One release too many. Without us, the driver would also have a program without references of the application while
         // kernels live. The driver decides.
         return Release::Forward;
@@ -275,20 +283,30 @@ pub fn program_released(program: Program) -> Release {
     if known.references > 0 {
         return Release::Forward;
     }
-    let (id, kernels_keep) = (known.id, known.driver.behavior().kernels_keep_program);
-    if !state.has_kernels_apart(id) {
-        return Release::Last(
-            state
-                .programs
-                .remove(&program)
-                .and_then(|known| known.inner),
-        );
+    if known.tickets > 0 {
+        known.released = true;
+        return Release::Keep(None);
     }
-    let Some(known) = state.programs.get_mut(&program) else {
-        return Release::Forward;
-    };
-    known.kept = true;
-    Release::Keep(known.inner.clone().filter(|_| !kernels_keep))
+    state.give_up(program)
+}
+
+impl State {
+    /// What to do with a program to which the application has no reference any more.
+    fn give_up(&mut self, program: Program) -> Release {
+        let Some(known) = self.programs.get(&program) else {
+            return Release::Forward;
+        };
+        let (id, kernels_keep) = (known.id, known.driver.behavior().kernels_keep_program);
+        if !self.has_kernels_apart(id) {
+            let known = self.programs.remove(&program);
+            return Release::Last(known.and_then(|known| known.inner));
+        }
+        let Some(known) = self.programs.get_mut(&program) else {
+            return Release::Forward;
+        };
+        known.kept = true;
+        Release::Keep(known.inner.clone().filter(|_| !kernels_keep))
+    }
 }
 
 /// The P' of a program that is dead to the driver: see [`Release::Keep`].
@@ -517,6 +535,7 @@ pub fn inner_programs(context: Context) -> usize {
 pub fn forked() {
     for program in STATE.write().programs.values_mut() {
         program.running = 0;
+        program.tickets = 0;
         program.busy = false;
         program.questioned = false;
         if std::mem::take(&mut program.hidden) > 0 {

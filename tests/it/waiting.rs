@@ -400,6 +400,19 @@ fn a_thread_that_is_canceled_while_it_waits_ends_no_process() {
     assert_eq!(said, "build: code 0\n", "{log}");
 }
 
+/// PoCL and Intel's CPU runtime hold a reference of their own while they build.
+#[test]
+fn a_program_that_is_released_while_its_build_waits_is_built_and_goes_then() {
+    let sandbox = stub();
+    let file = source(&sandbox, 1);
+    let holder = stuck(&sandbox, builder(&sandbox, &file));
+    let mut waiting = Running::start(&mut client(&sandbox, &["waiting", "released"], &[&file]));
+    assert_eq!(waiting.line(), "released: code 0\n");
+    drop(holder);
+    let (said, log) = waiting.ended();
+    assert_eq!(said, "build: code 0\n", "{log}");
+}
+
 #[test]
 fn a_forked_child_is_served_with_what_its_parent_was_building() {
     let mut sandbox = stub();

@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 use std::io::Read;
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Condvar, Mutex, mpsc};
+use std::time::Duration;
 use std::{fs, ptr, thread};
 
 use crate::cl::{self, Handle};
@@ -125,6 +127,37 @@ fn canceled(session: &Session, source: &str) {
     }
 }
 
+/// Whether a thread of this process sleeps: it is neither at work nor waits for a processor.
+fn sleeps(thread: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    let stat = stat.expect("a thread of ours");
+    let (_, state) = stat.rsplit_once(") ").expect("a name in parentheses");
+    state.starts_with('S')
+}
+
+/// A build of a thread whose program is released as soon as the build waits.
+fn released(session: &Session, source: &str) {
+    let (program, _) = cl::program(session.context, source);
+    let shared = AtomicPtr::new(program);
+    let (begins, begun) = mpsc::channel();
+    thread::scope(|scope| {
+        let build = scope.spawn(|| {
+            // SAFETY: takes nothing.
+            begins.send(unsafe { libc::gettid() }).expect("awaited");
+            cl::build(shared.load(Ordering::Relaxed), Some(""))
+        });
+        let thread = begun.recv().expect("a thread");
+        // Nothing else in a build sleeps so long.
+        let mut times = 0;
+        while times < 40 {
+            thread::sleep(Duration::from_millis(5));
+            times = if sleeps(thread) { times + 1 } else { 0 };
+        }
+        println!("released: code {}", cl::release_program(program));
+        println!("build: code {}", build.join().expect("no panic"));
+    });
+}
+
 pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
     let (how, files) = arguments.split_first().ok_or("waiting takes a word")?;
     let read = |file: &String| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
@@ -134,6 +167,7 @@ pub fn section(session: &Session, arguments: &[String]) -> Result<(), String> {
         ("kernel-later", [source]) => kernel_later(session, source),
         ("child", [source]) => child(session, source),
         ("canceled", [source]) => canceled(session, source),
+        ("released", [source]) => released(session, source),
         ("fork", [source]) => fork(session, source),
         ("nested", [outer, inner]) => nested(session, outer, inner),
         _ => return Err(format!("waiting does not know '{how}' of so many files")),
