@@ -10,6 +10,7 @@ use crate::config::{self, Config};
 use crate::driver::Driver;
 use crate::driver::profile::RecordTime;
 use crate::key::ingredients::key;
+use crate::shadow::Operation;
 use crate::store::Store;
 use crate::store::bake_attempts::{FetchAdmission, FetchGuard};
 use crate::store::driver_costs::{AGAIN, CostSample, CostTimes, CostVerdict, DriverCosts};
@@ -42,6 +43,8 @@ enum Why {
     NoRecipes,
     /// The same on a driver where fetching a binary costs nothing: no recipe is needed.
     NoRecipesNeeded,
+    /// The program would show the binary again after it is compiled once more.
+    KeepsBinary,
     /// Nothing was measured yet.
     Unknown,
     Recorded(CostTimes),
@@ -100,7 +103,7 @@ fn by_measures(measured: &DriverCosts, now_ms: u64) -> (Policy, Why) {
 impl Decision {
     /// Whether nothing is stored because baking would need sources, which are not stored.
     pub fn lacks_recipes(&self) -> bool {
-        self.why == Why::NoRecipes
+        matches!(self.why, Why::NoRecipes | Why::KeepsBinary) && self.policy == Policy::Off
     }
 }
 
@@ -122,6 +125,9 @@ impl fmt::Display for Decision {
             }
             (Why::NoRecipesNeeded, _) => {
                 f.write_str("without sources (`store_source`) nothing can be baked, and fetching a binary costs next to nothing (profile)")
+            }
+            (Why::KeepsBinary, _) => {
+                f.write_str("the driver would give the same binary after another compilation of the program (profile)")
             }
             (Why::Unknown, _) => f.write_str("nothing is measured yet"),
             (Why::Recorded(times), _) => {
@@ -161,6 +167,24 @@ impl Cache {
             measured.as_ref(),
             now_ms,
         )
+    }
+
+    /// The same, for a miss of this operation.
+    pub(super) fn policy_of(&self, driver: &Driver, operation: &Operation) -> Decision {
+        let decision = self.policy(driver);
+        let is_kept = driver.profile.keeps_compiled_binary
+            && matches!(operation, Operation::Compile(_))
+            && !is_baker();
+        match decision.policy {
+            Policy::InMiss if is_kept => Decision {
+                policy: match self.config.store_source() {
+                    true => Policy::Baked,
+                    false => Policy::Off,
+                },
+                why: Why::KeepsBinary,
+            },
+            _ => decision,
+        }
     }
 
     /// Notes on disk that the driver is about to be asked for a binary. The driver may crash (measured: PoCL 3.1, for a kernel with

@@ -154,6 +154,9 @@ pub struct Profile {
     behavior: Behavior,
     /// Whether programs with debug information are bypassed.
     pub refuses_debug: bool,
+    /// Whether a program that was asked for its binary after clCompileProgram gives the same one after a later compilation. So no
+    /// application's program is asked.
+    pub keeps_compiled_binary: bool,
     /// Whether programs have debug information whatever the options are. It names directories.
     pub always_debug: bool,
     /// The words behind which a build log quotes the options. An entry serves programs that spell include directories otherwise, so these

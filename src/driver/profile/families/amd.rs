@@ -24,6 +24,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,           // documented: AMD_COMGR_CACHE
     },
     refuses_debug: false,
+    keeps_compiled_binary: false,
     always_debug: false,
     options_quoted_behind: None,
     own_cache: None,

@@ -20,6 +20,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,                        // CLVK_CACHE_DIR
     },
     refuses_debug: false,
+    keeps_compiled_binary: false,
     always_debug: false,
     options_quoted_behind: None,
     own_cache: None,

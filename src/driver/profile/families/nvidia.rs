@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,
     },
     refuses_debug: false,
+    keeps_compiled_binary: false,
     always_debug: false,
     options_quoted_behind: None,
     own_cache: None,

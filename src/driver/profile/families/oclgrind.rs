@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,              // measured
     },
     refuses_debug: false,
+    keeps_compiled_binary: false,
     always_debug: true, // measured on 21.10
     options_quoted_behind: None, // measured
     own_cache: None,

@@ -25,6 +25,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     // Measured: LLVM's verifier complains on standard error when a binary with debug information is loaded.
     refuses_debug: true,
+    keeps_compiled_binary: false,
     always_debug: false,
     options_quoted_behind: None, // measured
     // pocl_cache.c

@@ -20,6 +20,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,           // measured
     },
     refuses_debug: false,
+    keeps_compiled_binary: false,
     always_debug: false,
     options_quoted_behind: None, // measured: its log is empty
     own_cache: None,

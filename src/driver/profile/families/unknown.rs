@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static UNKNOWN: Profile = Profile {
         copies_builds: false,
     },
     refuses_debug: false,
+    keeps_compiled_binary: false,
     always_debug: false,
     options_quoted_behind: None,
     own_cache: None,
