@@ -41,6 +41,29 @@ fn what_changes_its_code_compiles_again_and_its_own_cache_does_not() {
     }
 }
 
+/// The driver packs a program's binary once, also if the program is compiled again.
+#[test]
+fn a_program_that_is_compiled_again_gives_its_own_binary_and_is_stored_with_it() {
+    let Some(mut sandbox) = Sandbox::new(Driver::IntelGpu) else {
+        return;
+    };
+    for record in ["inline", "auto"] {
+        sandbox.set("OCLCACHE_RECORD", record);
+        for options in [
+            &["-DNAME=first", "-DNAME=second"][..],
+            &["-DNAME=second"][..],
+        ] {
+            let arguments = [&["compiled"], options].concat();
+            let bare = sandbox.client(Way::Bare, &arguments).ok().stdout;
+            assert!(bare.ends_with("first: false\nsecond: true\n"), "{bare}");
+            assert_eq!(sandbox.client(Way::Cached, &arguments).ok().stdout, bare);
+            sandbox.oclcache(&["bake"]).ok();
+            assert_eq!(sandbox.client(Way::Cached, &arguments).ok().stdout, bare);
+        }
+    }
+    assert!(sandbox.stat("hits") > 0);
+}
+
 /// It stands in the working directory, and the driver takes all settings from it that it would take from the environment.
 #[test]
 fn a_file_of_settings_compiles_again() {

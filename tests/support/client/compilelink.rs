@@ -1,6 +1,7 @@
 //! Compiling, linking, libraries and embedded headers.
 
 use crate::cl::{self, Handle};
+use crate::facts;
 use crate::session::Session;
 
 const MAIN: &str = "
@@ -24,6 +25,24 @@ const INCLUDING: &str = "
 #include \"numbers.h\"
 __kernel void including(__global uint *out) { out[get_global_id(0)] = NUMBER; }
 ";
+
+/// A program that is compiled with these options in turn, and which name its binary has of those that they give to a function.
+pub fn in_turn(session: &Session, arguments: &[String]) -> Result<(), String> {
+    let program = session.program("uint NAME(uint x) { return x * 3 + 1; }");
+    for options in arguments {
+        println!("compile: code {}", cl::compile(program, options, &[]));
+    }
+    let binaries = facts::binaries(session, program).ok_or("no binary")?;
+    for name in ["first", "second"] {
+        let has = |binary: &Vec<u8>| {
+            binary
+                .windows(name.len())
+                .any(|part| part == name.as_bytes())
+        };
+        println!("{name}: {}", binaries.iter().any(has));
+    }
+    Ok(())
+}
 
 fn compile(session: &Session, label: &str, source: &str, options: &str) -> Handle {
     let program = session.program(source);

@@ -21,6 +21,7 @@
 //! | `plugin PATH [loader]` | opens and closes a library that uses OpenCL in its constructor |
 //! | `plugin-behind PATH` | opens a library whose constructor waits for a build that has begun before |
 //! | `forks N M K [run]` | M children that are forked one after the other while N threads build at least K programs each |
+//! | `compiled OPTIONS...` | a program that is compiled with each of these in turn, and its binary |
 //! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
 //! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
 //! | `headers` | embedded headers and files |
@@ -178,6 +179,7 @@ fn dispatch() -> Result<(), String> {
         "input-nested" => inputs::nested(&session()?, arguments),
         "il-raced" => il::raced(&session()?, arguments),
         "input-moved" => inputs::moved(&session()?, arguments),
+        "compiled" => compilelink::in_turn(&session()?, arguments),
         "unload" => again::unloading(&session()?),
         "odd" => odd::section(&session()?),
         "fatal" => odd::fatal(&session()?, arguments),
