@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use opencl_sys::*;
 
+use super::Cache;
 use super::facts::{ARGUMENT_QUERIES, BUILD_QUERIES, PROGRAM_QUERIES};
 use super::materialize::{Materialized, answered, ask_own_kernel};
 use super::restore::binary_type;
-use super::{Cache, devices};
 use crate::cl::info::{Ask, Number, Reply};
 use crate::cl::{Device, Kernel, Program};
 use crate::driver::Driver;
 use crate::fallible;
 use crate::outcome::Query;
-use crate::shadow::{self, CachedProgram, Recipe};
+use crate::shadow::{self, CachedProgram};
 use crate::store::entry::{Answer, Answers, Facts, SIZE_ALONE, UNWRITTEN};
 
 /// clGetProgramInfo. None: the driver answers for P itself.
@@ -160,7 +160,7 @@ pub fn build_info(
     if let Some(twin) = inner.changed_twin() {
         return Some(driver.forward_build_info(twin, device, name, reply));
     }
-    let Some(index) = device_index(driver, &inner, device) else {
+    let Some(index) = device_index(&inner, device) else {
         // If the handle is no device of the program, P answers as if it was built. But some drivers answer for any sub-device of
         // their devices, and for handles of no device (measured: PoCL).
         driver.build_status(program, device).ok()?;
@@ -192,18 +192,11 @@ pub fn build_info(
     }))
 }
 
-/// The index of the program's device that a handle means. None if the handle is not known to be a device: the program has it, or
-/// the application has built for it.
-fn device_index(driver: &Driver, inner: &CachedProgram, device: Device) -> Option<usize> {
-    let is_named = |call: &&Recipe| {
-        let named = call.arguments.devices.as_ref();
-        named.is_some_and(|named| named.contains(&device))
-    };
-    let is_device =
-        inner.devices().contains(&device) || inner.recipe().calls().iter().any(is_named);
-    is_device
-        .then(|| devices::index(driver, inner.devices(), device))
-        .flatten()
+/// The index of the program's device that a handle means. None if it is neither one of the program's nor one that the application has
+/// built for.
+fn device_index(inner: &CachedProgram, device: Device) -> Option<usize> {
+    let own = inner.devices().iter().position(|own| *own == device);
+    own.or_else(|| inner.recipe().named_device(device))
 }
 
 /// The recorded answer for devices about which P, built for real, says the same as about this one. PoCL has no log of a program

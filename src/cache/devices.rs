@@ -7,7 +7,7 @@ use crate::cl::Device;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::Bypass;
-use crate::shadow::{Operation, Recipe, Ticket};
+use crate::shadow::{NamedDevice, Operation, Recipe, Ticket};
 
 /// The indices of the devices that a call names, ascending.
 pub fn targets(
@@ -43,6 +43,24 @@ pub fn index(driver: &Driver, devices: &[Device], wanted: Device) -> Option<usiz
         }
         found => found,
     }
+}
+
+/// Puts the program's own devices in the place of those that a call names, and returns how it named them. The application may release
+/// a sub-device that it has built for, while the program has the root device and lives on. PoCL ends the process when it is given the
+/// handle of a sub-device that was released (measured for clGetDeviceInfo).
+pub fn replace_named(
+    driver: &Driver,
+    devices: &[Device],
+    arguments: &mut BuildArguments,
+) -> Result<Vec<NamedDevice>, Bypass> {
+    let targets = targets(driver, devices, arguments)?;
+    let Some(named) = &mut arguments.devices else {
+        return Ok(Vec::new());
+    };
+    let own = targets.iter().map(|index| devices[*index]).collect();
+    let named = std::mem::replace(named, own).into_iter();
+    let known = |device| Some(NamedDevice::new(device, index(driver, devices, device)?));
+    Ok(named.filter_map(known).collect())
 }
 
 /// The recipe of the state that devices keep which the call does not name.

@@ -15,7 +15,7 @@ use once_cell::race::OnceBox;
 use opencl_sys::*;
 
 use super::Cache;
-use super::devices::{self, previous};
+use super::devices::{self, previous, replace_named};
 use super::headers::{are_unchanged, header, source_text};
 use crate::cl::{Context, Device, Program};
 use crate::driver::moment::Moment;
@@ -25,7 +25,7 @@ use crate::key::options::Options;
 use crate::key::source::before_digits;
 use crate::outcome::{Bypass, Missed};
 use crate::reserve::has_room;
-use crate::shadow::{self, Base, Operation, Origin, Recipe, Ticket};
+use crate::shadow::{self, Base, NamedDevice, Operation, Origin, Recipe, Ticket};
 use crate::store::entry::Defect;
 use crate::store::stats::Labels;
 use crate::store::tier::EntryOrigin;
@@ -172,7 +172,10 @@ struct CallInputs {
     /// SHA-256 of an intermediate language, where it is known.
     il_digest: Option<[u8; 32]>,
     operation: Operation,
+    /// Their devices are the program's own.
     arguments: BuildArguments,
+    /// How the application named these.
+    named: Vec<NamedDevice>,
     /// The state before the call, if devices that the call does not name keep it.
     previous: Option<Arc<Recipe>>,
 }
@@ -280,7 +283,9 @@ impl Cache {
         let devices = driver
             .program_devices(ticket.program)
             .map_err(|_| Bypass::UnidentifiedDevice)?;
-        let previous = previous(ticket, &devices, arguments, &operation)?;
+        let mut arguments = arguments.clone();
+        let named = replace_named(driver, &devices, &mut arguments)?;
+        let previous = previous(ticket, &devices, &arguments, &operation)?;
         let il_digest = match &ticket.origin {
             Origin::Il(module, _) => Some(module.digest),
             _ => None,
@@ -291,7 +296,8 @@ impl Cache {
             base,
             il_digest,
             operation,
-            arguments: arguments.clone(),
+            arguments,
+            named,
             previous,
         })
     }
@@ -347,6 +353,7 @@ impl Cache {
             il_digest: None,
             operation,
             arguments: arguments.clone(),
+            named: Vec::new(),
             previous: None,
         })?;
         self.unless_marked(driver, plan)
@@ -372,6 +379,7 @@ impl Cache {
             il_digest: None,
             operation: recipe.operation.clone(),
             arguments: recipe.arguments.clone(),
+            named: Vec::new(),
             previous: recipe.previous.clone(),
         })?;
         Ok(plan.key())

@@ -27,7 +27,7 @@ pub use building::{
 };
 pub use cached_program::{CachedProgram, Owner};
 use kernels::{Kernels, may_be_known};
-pub use recipe::{Base, Constants, Header, Operation, Recipe, Text};
+pub use recipe::{Base, Constants, Header, NamedDevice, Operation, Recipe, Text};
 
 /// By address. The default hasher with fixed keys is safe, since no attacker chooses addresses.
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<DefaultHasher>>;

@@ -17,8 +17,10 @@ pub struct Recipe {
     pub base: Base,
     /// Which function was called.
     pub operation: Operation,
-    /// With which devices and options.
+    /// With which devices and options. The devices are the program's own, which live as long as it does.
     pub arguments: BuildArguments,
+    /// How the application named these devices.
+    pub named: Vec<NamedDevice>,
     /// The floating-point state of the thread that called.
     pub float_state: FloatState,
     /// The recipe before the call, if devices that the call does not name keep that state.
@@ -33,6 +35,24 @@ pub struct Recipe {
     pub closure: Closure,
     /// The directories in which headers were looked for, in all calls of the recipe. Their spelling is in no key.
     pub include_dirs: Vec<Vec<u8>>,
+}
+
+/// A device that the application has named in a call. The application may have released it since, so its handle is only compared: no
+/// driver is given it.
+pub struct NamedDevice {
+    address: usize,
+    /// The index of the program's device that it meant.
+    index: usize,
+}
+
+impl NamedDevice {
+    /// A device, and the index of the program's device that it means.
+    pub fn new(device: Device, index: usize) -> NamedDevice {
+        NamedDevice {
+            address: device.raw() as usize,
+            index,
+        }
+    }
 }
 
 /// What a program is made from.
@@ -71,6 +91,14 @@ impl Recipe {
 
     /// The deepest nesting of libraries.
     pub const MAX_DEPTH: usize = 64;
+
+    /// The index of the program's device that a handle meant in these calls.
+    pub fn named_device(&self, device: Device) -> Option<usize> {
+        let calls = self.calls();
+        let mut named = calls.iter().rev().flat_map(|call| &call.named);
+        let named = named.find(|named| named.address == device.raw() as usize);
+        named.map(|named| named.index)
+    }
 
     /// The calls of the recipe, the first one first.
     pub fn calls(&self) -> Vec<&Recipe> {

@@ -138,6 +138,7 @@ pub(super) fn recipe(
         base: inputs.base,
         operation: inputs.operation,
         arguments: inputs.arguments,
+        named: inputs.named,
         float_state,
         previous: inputs.previous,
     }

@@ -362,3 +362,39 @@ pub fn parts(session: &Session) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Programs that are built for a part of a device, which is released before anything else is asked of them.
+pub fn released_parts(session: &Session) -> Result<(), String> {
+    for label in ["by a query", "by a build over a kernel", "by its handle"] {
+        println!("[{label}]");
+        let Some(subs) = session.parts() else {
+            return Ok(());
+        };
+        let program = session.program(SOURCE);
+        build(session, label, program, &subs[..1], "-DVALUE=10");
+        let (kernel, code) = cl::kernel(program, "value");
+        println!("kernel: code {code}");
+        for sub in &subs {
+            call!(clReleaseDevice(*sub));
+        }
+        match label {
+            "by a query" => {
+                let unknown = ask(&|size, value, size_ret| {
+                    call!(clGetKernelArgInfo(kernel, 0, 0, size, value, size_ret))
+                });
+                println!("unknown: {unknown:?}");
+            }
+            "by its handle" => {
+                let status = build_info(program, subs[0], CL_PROGRAM_BUILD_STATUS);
+                println!("status: {}", number(status));
+            }
+            _ => build(session, "over it", program, &[], "-DVALUE=11"),
+        }
+        cl::release_kernel(kernel);
+        run(session, label, program, &session.devices);
+        build(session, label, program, &[], "-DVALUE=11");
+        run(session, label, program, &session.devices);
+        release(program);
+    }
+    Ok(())
+}

@@ -29,6 +29,7 @@
 //! | `devices` | programs for all devices, for some, for one after another |
 //! | `contexts` | one program in several contexts |
 //! | `parts` | sub-devices |
+//! | `released-parts` | sub-devices that are released while programs live that were built for them |
 //! | `one-by-one` | a program that is built for one of two devices, and by another thread for the other |
 //! | `il-raced [MS]` | a specialization constant that is set while a build runs |
 //! | `input-contexts`, `input-parts` | what is linked where it does not belong |
@@ -172,6 +173,7 @@ fn dispatch() -> Result<(), String> {
         "devices" => devices::section(&session()?),
         "contexts" => devices::contexts(&session()?),
         "parts" => devices::parts(&session()?),
+        "released-parts" => devices::released_parts(&session()?),
         "one-by-one" => devices::one_by_one(&session()?),
         "input-contexts" => inputs::contexts(&session()?),
         "input-parts" => inputs::parts(&session()?),
