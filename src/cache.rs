@@ -27,6 +27,7 @@ pub mod autobake;
 pub mod bake;
 mod bakeable;
 pub mod behavior;
+mod built_again;
 mod counting;
 mod devices;
 mod driver_files;
@@ -220,6 +221,11 @@ pub fn build(call: &BuildCall) -> NextStep<BuildBelow> {
     // No closures: they would have frames below the driver.
     let mut part = one_call::begin();
     let cache = Cache::get();
+    if let Some(inner) = cache.built_again(&ticket, call)
+        && cache.serve_by(&ticket, inner, started)
+    {
+        return NextStep::Notify(call.notify, call.program);
+    }
     let (plan, mut turn) = match cache.begin(&ticket, call) {
         Beginning::Planned(plan, turn) => (plan, turn),
         Beginning::First(first) => {
@@ -387,32 +393,28 @@ impl Cache {
         part: CallPart,
         started: Instant,
     ) -> bool {
+        let served = |inner| {
+            let is_served = self.serve_by(ticket, inner, started);
+            if !is_served {
+                plan.missed_by(Missed::ConcurrentBuild);
+            }
+            is_served
+        };
         if let Some(inner) = self.hit(ticket, plan) {
-            return self.serve_by(ticket, plan, inner, started);
+            return served(inner);
         }
         drop(part); // not while it waits for another process
         let waited = self.wait(ticket, plan, turn).found_or(turn);
-        waited.is_some_and(|inner| self.serve_by(ticket, plan, inner, started))
+        waited.is_some_and(served)
     }
 
-    /// Serves a program by this one. Returns false if the driver is to build it.
-    fn serve_by(
-        &self,
-        ticket: &Ticket,
-        plan: &Plan,
-        inner: Arc<CachedProgram>,
-        started: Instant,
-    ) -> bool {
-        match shadow::publish(ticket, inner.clone()) {
-            Ok(()) => self.count_hit(plan, &inner, started.elapsed()),
-            // Another thread builds the same program. The driver decides which build wins.
-            Err(unpublished) => {
-                plan.missed_by(Missed::ConcurrentBuild);
-                drop(unpublished);
-                return false;
-            }
+    /// Serves a program by this one. Returns false if another thread builds the same program: the driver decides which build wins.
+    fn serve_by(&self, ticket: &Ticket, inner: Arc<CachedProgram>, started: Instant) -> bool {
+        let is_current = shadow::publish(ticket, inner.clone()).is_ok();
+        if is_current {
+            self.count_hit(&inner, started.elapsed());
         }
-        true
+        is_current
     }
 
     /// Leaves a call to the driver alone. Hooks work in callbacks that the driver makes meanwhile. `dead`: see [`shadow::dead`].

@@ -9,6 +9,7 @@ use super::attribution::Attribution;
 use super::plan::Plan;
 use super::{Cache, autobake};
 use crate::driver::Driver;
+use crate::key::ingredients::Key;
 use crate::log::text;
 use crate::outcome::{Bypass, Outcome};
 use crate::shadow::CachedProgram;
@@ -37,7 +38,7 @@ impl Cache {
     }
 
     /// Counts and logs a hit. `elapsed`: the whole call, its key included.
-    pub(super) fn count_hit(&self, plan: &Plan, inner: &CachedProgram, elapsed: Duration) {
+    pub(super) fn count_hit(&self, inner: &CachedProgram, elapsed: Duration) {
         let load_ns = nanoseconds(elapsed);
         let events = [
             Counter::Hits.by(1),
@@ -45,20 +46,20 @@ impl Cache {
             Counter::LoadNs.by(load_ns),
             Counter::SavedNs.by(inner.compile_ns().saturating_sub(load_ns)),
         ];
-        self.count(plan.place(), &events);
+        self.count(Attribution::inner(inner).place(), &events);
         if let Some(client) = &self.remote {
             client.saw(Duration::from_nanos(inner.compile_ns()));
         }
         log_build(
             Outcome::Hit,
-            Some(plan),
+            Some(inner.key()),
             &inner.facts().kernel_names,
             elapsed,
         );
         self.have_names_gathered();
         // A system entry's recipe belongs to another user.
         if self.written_store().is_some() && !inner.is_of_system() {
-            autobake::hit_served(&self.config, &plan.key());
+            autobake::hit_served(&self.config, &inner.key());
         }
     }
 
@@ -90,7 +91,7 @@ impl Cache {
         ];
         self.count(plan.place(), &events);
         self.note_compile_time(time.driver);
-        log_build(Outcome::Miss, Some(plan), &names, time.driver);
+        log_build(Outcome::Miss, Some(plan.key()), &names, time.driver);
         self.must_have_hit(Outcome::Miss, Some(plan), &names);
         let recache = self.config.recache();
         let ended = BuildResult::Miss { kept, recache };
@@ -146,7 +147,7 @@ impl Cache {
             Counter::OverheadNs.by(nanoseconds(time.before)),
         ];
         self.count(place, &events);
-        log_build(Outcome::Failed, plan, &[], time.driver);
+        log_build(Outcome::Failed, plan.map(Plan::key), &[], time.driver);
         let ended = BuildResult::Failed;
         self.note(of.driver, plan, Vec::new(), ended, time.driver);
         self.have_names_gathered();
@@ -159,7 +160,7 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// Writes one line for each build call.
-fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], elapsed: Duration) {
+fn log_build(outcome: Outcome, key: Option<Key>, kernel_names: &[Vec<u8>], elapsed: Duration) {
     if !tracing::enabled!(tracing::Level::INFO) {
         return;
     }
@@ -167,7 +168,8 @@ fn log_build(outcome: Outcome, plan: Option<&Plan>, kernel_names: &[Vec<u8>], el
         Outcome::Bypassed(reason) => reason.name(),
         _ => "",
     };
-    let key = plan.map(Plan::key_prefix).unwrap_or_default();
+    let key = key.map(|key| key.hex()[..16].to_owned());
+    let key = key.unwrap_or_default();
     let kernels = kernel_names.join(&b' ');
     let (ms, us) = (elapsed.as_millis(), elapsed.as_micros() % 1000);
     tracing::info!(outcome = outcome.name(), reason, key, kernels = %text(&kernels), ms = format_args!("{ms}.{us:03}"), "build");

@@ -86,7 +86,7 @@ pub fn link(call: &LinkCall) -> NextStep<LinkBelow> {
             None,
             recipe,
         );
-        cache.count_hit(plan, &inner, started.elapsed());
+        cache.count_hit(&inner, started.elapsed());
         drop(inner);
         return NextStep::Notify(call.notify, program);
     }

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use opencl_sys::CL_SUCCESS;
-
 use super::plan::Plan;
 use super::single_flight::{BuildTurn, FirstWait, Waited};
 use super::withheld_texts::fits_directories;
 use super::{Cache, bake, restore};
 use crate::cl::Context;
-use crate::driver::profile::Rebuild;
 use crate::driver::{self, Driver};
 use crate::guarded_file;
 use crate::log::text;
@@ -32,11 +29,6 @@ pub(super) struct EntryMatch {
 impl Cache {
     /// Looks up the plan and makes an inner program of its entry. None is a miss.
     pub(super) fn hit(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<CachedProgram>> {
-        if self.looks_up()
-            && let Some(inner) = self.rebuilt(ticket, plan)
-        {
-            return Some(inner);
-        }
         let found = self.look_up(plan)?;
         shadow::set_busy(ticket, true);
         let inner = self.restore(ticket.driver, ticket.context, Owner::Cache, plan, found);
@@ -243,20 +235,6 @@ impl Cache {
                 tracing::warn!(key = %plan.key_prefix(), code, "the driver has no room for the cached program");
             }
         }
-    }
-
-    /// The serving P', built again with the same options. Some drivers keep state of P in such a build, so they must keep that of
-    /// P'.
-    pub(super) fn rebuilt(&self, ticket: &Ticket, plan: &Plan) -> Option<Arc<CachedProgram>> {
-        let inner = ticket.inner.as_ref()?;
-        let same = inner.key() == plan.key()
-            && inner.recipe().arguments.options == plan.recipe.arguments.options;
-        if ticket.driver.behavior().rebuild != Rebuild::KeepsVariables || !same {
-            return None;
-        }
-        let arguments = &plan.recipe.arguments;
-        let code = ticket.driver.build_program(inner.program(), arguments);
-        (code == CL_SUCCESS).then(|| inner.clone())
     }
 
     /// Takes an entry out of use that the driver has refused, after the driver has built the program itself. If it cannot do that either,

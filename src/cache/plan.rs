@@ -32,7 +32,7 @@ use crate::store::tier::EntryOrigin;
 use assembly::OwnIngredients;
 use identity::CallIdentity;
 pub(super) use shared_parts::SharedParts;
-pub(super) use state::{has_inner_kernels, has_kernels};
+pub(super) use state::{check_state, has_inner_kernels, has_kernels};
 use text::{CallText, check_options};
 
 /// Peak memory of a call as a multiple of the length of its texts: the source, the key's copy with lines joined, and the entry that

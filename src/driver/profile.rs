@@ -81,7 +81,7 @@ pub enum ProcessorFacts {
 pub enum Rebuild {
     /// Nothing, as if it was built for the first time.
     Fresh,
-    /// Its program-scope variables, if the options are the same.
+    /// All of it, program-scope variables included, if the options are the same: then nothing is compiled.
     KeepsVariables,
     /// All its kernels, in addition to the new ones.
     KeepsKernels,

@@ -11,6 +11,15 @@ use crate::shadow::{self, CachedProgram, Operation, Origin, Recipe, Ticket};
 
 /// Refuses programs whose build depends on more than the key tells.
 pub(super) fn check(ticket: &Ticket, compiles: bool) -> Result<(), Bypass> {
+    check_state(ticket)?;
+    if ticket.built && !builds_afresh(ticket, compiles) {
+        return Err(Bypass::BuiltBefore);
+    }
+    Ok(())
+}
+
+/// Refuses programs that only the driver can build now.
+pub(in crate::cache) fn check_state(ticket: &Ticket) -> Result<(), Bypass> {
     if ticket.concurrent {
         return Err(Bypass::ConcurrentBuild);
     }
@@ -22,9 +31,6 @@ pub(super) fn check(ticket: &Ticket, compiles: bool) -> Result<(), Bypass> {
     }
     if ticket.built && has_kernels(ticket) {
         return Err(Bypass::LiveKernels);
-    }
-    if ticket.built && !builds_afresh(ticket, compiles) {
-        return Err(Bypass::BuiltBefore);
     }
     Ok(())
 }

@@ -250,3 +250,42 @@ pub fn section(session: &Session) -> Result<(), String> {
     println!("context {}", context_references(session.context));
     Ok(())
 }
+
+/// One program that is built again and again while a file changes that it includes.
+pub fn changed_file(session: &Session) -> Result<(), String> {
+    if !session.sees_changed_files() {
+        return Ok(());
+    }
+    let home = env::var_os("HOME").ok_or("HOME is not set")?;
+    env::set_current_dir(home).map_err(|error| error.to_string())?;
+    let write = |text: &str| fs::write("file.h", text).map_err(|error| error.to_string());
+    let build = |label: &str, program: Handle, options: &str| {
+        println!("{label}: code {}", cl::build(program, Some(options)));
+        session.state(label, program);
+        session.try_kernel(label, program, "value");
+    };
+    println!("[built]");
+    write("#define VALUE 1\n")?;
+    let program = including(session, "\"file.h\"");
+    build("first", program, "-I .");
+    write("#define VALUE 2\n")?;
+    build("changed", program, "-I .");
+    write("#error told to fail\n")?;
+    build("bad", program, "-I .");
+    write("#define VALUE 3\n")?;
+    build("other options", program, "-I . -DA");
+    cl::release_program(program);
+    println!("[with no options]");
+    fs::create_dir_all("include").map_err(|error| error.to_string())?;
+    let write = |text: &str| fs::write("include/own.h", text).map_err(|error| error.to_string());
+    write("#define VALUE 4\n")?;
+    // Intel's CPU runtime looks there, the others find nothing.
+    let program = including(session, "\"own.h\"");
+    for (value, options) in [(5, None), (6, Some("")), (7, None)] {
+        println!("{options:?}: code {}", cl::build(program, options));
+        session.try_kernel("no options", program, "value");
+        write(&format!("#define VALUE {value}\n"))?;
+    }
+    cl::release_program(program);
+    Ok(())
+}

@@ -25,6 +25,7 @@
 //! | `link` | every fact of objects, libraries and link results, fresh ones and from binaries |
 //! | `link-failing`, `link-callback` | compiles and links that fail; those with a callback |
 //! | `headers` | embedded headers and files |
+//! | `changed-file` | programs that are built again while a header file changes |
 //! | `il` | programs in SPIR-V, specialization constants |
 //! | `devices` | programs for all devices, for some, for one after another |
 //! | `contexts` | one program in several contexts |
@@ -169,6 +170,7 @@ fn dispatch() -> Result<(), String> {
         "link-failing" => link_calls::failing(&session()?),
         "link-callback" => link_calls::callbacks(&session()?),
         "headers" => headers::section(&session()?),
+        "changed-file" => headers::changed_file(&session()?),
         "il" => il::section(&session()?),
         "devices" => devices::section(&session()?),
         "contexts" => devices::contexts(&session()?),

@@ -18,7 +18,7 @@
 //! | `STUB_STICKY` | 0 | 1: after a failed build each later build of that program fails as well |
 //! | `STUB_REFCOUNT_KERNELS` | 1 | 0: reference counts show the application's own references only |
 //! | `STUB_KERNELS_KEEP` | 1 | 0: a program is dead when it is released, although kernels of it live; `crash`: asking it ends the process |
-//! | `STUB_KEEPS` | none | what a program that is built again keeps: `variables`, with the same options, or `kernels` |
+//! | `STUB_KEEPS` | none | what a program that is built again keeps: with the same options all of it, `variables` included, or `kernels` |
 //! | `STUB_SUB_DEVICES` | none | the device can be divided, and programs for a half are for it (`own`) or for the whole device (`root`) |
 //! | `STUB_OWN_CACHE` | 0 | 1: a cache below `XDG_CACHE_HOME`: builds of equal programs give equal binaries also with `STUB_VARY`, and take no time in later processes |
 //! | `STUB_REFUSE_BINARIES` | 0 | 1: clCreateProgramWithBinary refuses everything |
