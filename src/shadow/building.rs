@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::attached::HeldKernels;
 use super::{CachedProgram, Origin, ProgramState, Recipe, Release, STATE, Signal, State};
 use crate::cl::{Context, Device, Program};
 use crate::driver::{Driver, reentrancy};
@@ -159,18 +160,12 @@ pub fn hide_inner(ticket: &Ticket) {
     }
 }
 
-/// The kernels of a program that the application holds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HeldKernels {
-    /// All of them.
-    pub all: usize,
-    /// Those that are of a P'.
-    pub inner: usize,
-}
-
 /// The kernels of the ticket's program at this moment.
 pub fn held_kernels(ticket: &Ticket) -> HeldKernels {
-    STATE.read().held_kernels(ticket.id)
+    let state = STATE.read();
+    let known = state.programs.get(&ticket.program);
+    let known = known.filter(|known| known.id == ticket.id);
+    known.map_or_else(HeldKernels::default, |known| known.kernels.held())
 }
 
 /// Whether no other build of the program ran at the same time, so that the driver holds the result of this one.

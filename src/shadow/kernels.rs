@@ -45,13 +45,11 @@ impl Kernels {
         self.0.values()
     }
 
-    /// Returns what was remembered under the handle before.
-    pub fn insert(&mut self, kernel: Kernel, state: KernelState) -> Option<KernelState> {
-        let stale = self.0.insert(kernel, state);
-        if stale.is_none() {
+    /// Remembers a kernel of which nothing is remembered.
+    pub fn insert(&mut self, kernel: Kernel, state: KernelState) {
+        if self.0.insert(kernel, state).is_none() {
             place(kernel).fetch_add(1, Ordering::Relaxed);
         }
-        stale
     }
 
     pub fn remove(&mut self, kernel: &Kernel) -> Option<KernelState> {

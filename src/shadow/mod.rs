@@ -7,6 +7,7 @@
 //! Drivers reuse the addresses of handles. So a program or kernel is forgotten *before* the driver's last release, and the state
 //! under a handle that a driver returns as new is dropped.
 
+mod attached;
 mod building;
 mod cached_program;
 mod kernels;
@@ -21,9 +22,10 @@ use crate::driver::Driver;
 use crate::fork_safety::{RwLock, Signal};
 use crate::key::il::Module;
 use crate::key::ingredients::Key;
+use attached::AttachedKernels;
 pub use building::{
-    BuildEnd, HeldKernels, OwnProgram, Ticket, begin, ended, held_kernels, hide_inner, is_alone,
-    own_for_change, own_program, publish, set_busy,
+    BuildEnd, OwnProgram, Ticket, begin, ended, held_kernels, hide_inner, is_alone, own_for_change,
+    own_program, publish, set_busy,
 };
 pub use cached_program::{CachedProgram, Owner};
 use kernels::{Kernels, may_be_known};
@@ -76,6 +78,8 @@ struct ProgramState {
     built: bool,
     /// The P' that serves it.
     inner: Option<Arc<CachedProgram>>,
+    /// Its kernels, and those of each P' that has served it.
+    kernels: AttachedKernels<CachedProgram>,
     /// The number of running calls that hide P'. Meanwhile P answers for itself.
     hidden: u32,
     /// The entry in which this program, built by the driver, was recorded.
@@ -114,38 +118,41 @@ struct KernelState {
     references: u32,
     /// The program that it was created from. None for a kernel of P itself.
     inner: Option<Arc<CachedProgram>>,
-    /// It is a kernel of the twin of a link's result.
-    is_of_twin: bool,
+    /// Its program is not the application's own, and does not keep P alive.
+    is_inner: bool,
 }
 
 impl KernelState {
-    /// Whether its program is not the application's own, and does not keep P alive. On drivers where kernels keep no program alive,
-    /// a kernel of a twin is not one.
-    fn is_inner(&self) -> bool {
-        self.inner.as_ref().is_some_and(|inner| {
-            inner.is_inner() || self.is_of_twin && inner.driver().behavior().kernels_keep_program
-        })
+    /// The P' that it is of.
+    fn of_inner(&self) -> Option<&Arc<CachedProgram>> {
+        self.inner.as_ref().filter(|inner| inner.is_inner())
     }
 }
 
 impl State {
-    fn attached_kernels(&self, program_id: u64) -> impl Iterator<Item = &KernelState> {
-        self.kernels
-            .values()
-            .filter(move |kernel| kernel.program_id == program_id)
+    /// The program of a kernel. None if it is known no more.
+    fn program_of(&mut self, kernel: &KernelState) -> Option<&mut ProgramState> {
+        let program = self.programs.get_mut(&kernel.program);
+        program.filter(|program| program.id == kernel.program_id)
     }
 
-    fn held_kernels(&self, program_id: u64) -> HeldKernels {
-        let mut held = HeldKernels::default();
-        for kernel in self.attached_kernels(program_id) {
-            held.all += 1;
-            held.inner += usize::from(kernel.is_inner());
+    /// Remembers a kernel. Returns what was remembered under its handle before.
+    fn attach(&mut self, kernel: Kernel, fresh: KernelState) -> Option<KernelState> {
+        let stale = self.detach(kernel);
+        if let Some(program) = self.program_of(&fresh) {
+            program.kernels.add(fresh.is_inner, fresh.of_inner());
         }
-        held
+        self.kernels.insert(kernel, fresh);
+        stale
     }
 
-    fn has_kernels_apart(&self, program_id: u64) -> bool {
-        self.attached_kernels(program_id).any(KernelState::is_inner)
+    /// Forgets a kernel.
+    fn detach(&mut self, kernel: Kernel) -> Option<KernelState> {
+        let known = self.kernels.remove(&kernel)?;
+        if let Some(program) = self.program_of(&known) {
+            program.kernels.remove(known.is_inner, known.of_inner());
+        }
+        Some(known)
     }
 }
 
@@ -209,6 +216,7 @@ fn remember(
         failed: false,
         release_callback: false,
         inner,
+        kernels: AttachedKernels::new(),
         hidden: 0,
         recorded,
         recipe,
@@ -293,17 +301,14 @@ pub fn program_released(program: Program) -> Release {
 impl State {
     /// What to do with a program to which the application has no reference any more.
     fn give_up(&mut self, program: Program) -> Release {
-        let Some(known) = self.programs.get(&program) else {
-            return Release::Forward;
-        };
-        let (id, kernels_keep) = (known.id, known.driver.behavior().kernels_keep_program);
-        if !self.has_kernels_apart(id) {
-            let known = self.programs.remove(&program);
-            return Release::Last(known.and_then(|known| known.inner));
-        }
         let Some(known) = self.programs.get_mut(&program) else {
             return Release::Forward;
         };
+        if known.kernels.held().inner == 0 {
+            let known = self.programs.remove(&program);
+            return Release::Last(known.and_then(|known| known.inner));
+        }
+        let kernels_keep = known.driver.behavior().kernels_keep_program;
         known.kept = true;
         Release::Keep(known.inner.clone().filter(|_| !kernels_keep))
     }
@@ -324,22 +329,24 @@ pub fn kernel_created(
     inner: Option<Arc<CachedProgram>>,
     is_of_twin: bool,
 ) {
+    // On drivers where kernels keep no program alive, a kernel of a twin does not count.
+    let is_inner = inner.as_ref().is_some_and(|inner| {
+        inner.is_inner() || is_of_twin && inner.driver().behavior().kernels_keep_program
+    });
     let mut state = STATE.write();
-    let stale = match state.programs.get(&program) {
-        Some(known) => {
-            let program_id = known.id;
-            state.kernels.insert(
-                kernel,
-                KernelState {
-                    program,
-                    program_id,
-                    references: 1,
-                    inner,
-                    is_of_twin,
-                },
-            )
+    let program_id = state.programs.get(&program).map(|known| known.id);
+    let stale = match program_id {
+        Some(program_id) => {
+            let fresh = KernelState {
+                program,
+                program_id,
+                references: 1,
+                inner,
+                is_inner,
+            };
+            state.attach(kernel, fresh)
         }
-        None => state.kernels.remove(&kernel),
+        None => state.detach(kernel),
     };
     drop(state);
     drop(stale);
@@ -348,23 +355,14 @@ pub fn kernel_created(
 /// Remembers a clone of a kernel as one more kernel of the same program.
 pub fn kernel_cloned(source: Kernel, clone: Kernel) {
     let mut state = STATE.write();
-    let stale = match state.kernels.get(&source) {
-        Some(known) => {
-            let (program, program_id, inner) =
-                (known.program, known.program_id, known.inner.clone());
-            let is_of_twin = known.is_of_twin;
-            state.kernels.insert(
-                clone,
-                KernelState {
-                    program,
-                    program_id,
-                    references: 1,
-                    inner,
-                    is_of_twin,
-                },
-            )
-        }
-        None => state.kernels.remove(&clone),
+    let fresh = state.kernels.get(&source).map(|known| KernelState {
+        references: 1,
+        inner: known.inner.clone(),
+        ..*known
+    });
+    let stale = match fresh {
+        Some(fresh) => state.attach(clone, fresh),
+        None => state.detach(clone),
     };
     drop(state);
     drop(stale);
@@ -400,17 +398,14 @@ pub fn kernel_released(kernel: Kernel) -> Option<KernelRelease> {
     if known.references > 0 {
         return None;
     }
-    let known = state.kernels.remove(&kernel)?;
+    let known = state.detach(kernel)?;
+    let program = state.program_of(&known);
+    let is_last = program.is_some_and(|program| program.kept && program.kernels.held().inner == 0);
     let mut release = KernelRelease {
         program: None,
         inners: [known.inner, None],
     };
-    let program = state
-        .programs
-        .get(&known.program)
-        .filter(|program| program.id == known.program_id);
-    let kept = program.is_some_and(|program| program.kept);
-    if kept && !state.has_kernels_apart(known.program_id) {
+    if is_last {
         release.program = Some(known.program);
         release.inners[1] = state
             .programs
@@ -489,17 +484,11 @@ pub fn inners(program: Program) -> Vec<Arc<CachedProgram>> {
     let Some(known) = state.programs.get(&program) else {
         return Vec::new();
     };
-    let of_kernels = state
-        .attached_kernels(known.id)
-        .filter_map(|kernel| kernel.inner.as_ref());
-    let mut found: Vec<Arc<CachedProgram>> = Vec::new();
-    let all = known.inner.iter().chain(of_kernels);
-    for inner in all.filter(|inner| inner.is_inner()) {
-        if !found.iter().any(|other| Arc::ptr_eq(other, inner)) {
-            found.push(inner.clone());
-        }
-    }
-    found
+    let serving = known.inner.as_ref().filter(|inner| inner.is_inner());
+    let is_other =
+        |inner: &&Arc<CachedProgram>| serving.is_none_or(|serving| !Arc::ptr_eq(serving, inner));
+    let others = known.kernels.inners().filter(is_other);
+    serving.into_iter().chain(others).cloned().collect()
 }
 
 /// The program that executes for P: P' or P itself.
