@@ -19,6 +19,7 @@
 //! Every build call pays for this, so speed matters: the scan jumps, in blocks that the compiler vectorizes, to the few byte pairs
 //! that can open a comment, a literal, a directive or a special name.
 
+mod asm_texts;
 mod assembly;
 mod directive_code;
 mod language;

@@ -266,8 +266,9 @@ pub enum Release {
     Forward,
     /// The driver releases it, then this is dropped.
     Last(Option<Arc<CachedProgram>>),
-    /// The driver is told later, when the last build has ended and the last kernel goes. On drivers where kernels do not keep their program alive, P' is
-    /// released now. From then on P' answers as P would: dead but in memory, since loaders read the first word of every handle.
+    /// The driver is told later, when the last build has ended and the last kernel goes. On drivers where kernels do not keep their
+    /// program alive, P' is released now. From then on P' answers as P would: dead but in memory, since loaders read the first word of
+    /// every handle.
     Keep(Option<Arc<CachedProgram>>),
     /// The program is dead to the driver already, as this P' is.
     Dead(Arc<CachedProgram>),

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 
-use super::assembly::{AsmTexts, code_could_name_a_file, has_asm};
+use super::asm_texts::AsmTexts;
+use super::assembly::{code_could_name_a_file, has_asm};
 use super::directive_code::is_balanced;
 use super::lexer::Lexer;
 use super::macro_names::{CallWords, Definition, MacroNames};
