@@ -283,26 +283,25 @@ mod tests {
         std::fs::write(root.join("gcc/x86/12/libx.so.1.2"), "").expect("written");
         let link = root.join("gcc/x86/12/libx.so.1");
         std::os::unix::fs::symlink("libx.so.1.2", link).expect("linked");
-        let mut found = FilesByPath::new();
-        let real = RealPaths::default();
-        let search = FileSearch::new(
-            &[],
-            [root.join("lib/libdriver.so").as_path()].into_iter(),
-            &[],
-            &real,
-        );
-        search.add(DriverFiles::Beside("../gcc/x86/12", "libx.so*"), &mut found);
+        let library = root.join("lib/libdriver.so");
+        let find = |directory| {
+            let real = RealPaths::default();
+            let search = FileSearch::new(&[], [library.as_path()].into_iter(), &[], &real);
+            let mut found = FilesByPath::new();
+            search.add(DriverFiles::Beside(directory, "libx.so*"), &mut found);
+            found
+        };
         assert!(
-            found.is_empty(),
+            find("../gcc/x86/12").is_empty(),
             "there is no directory `lib` to go up from"
         );
         std::fs::create_dir(root.join("lib")).expect("made");
-        search.add(DriverFiles::Beside("../gcc/*/*", "libx.so*"), &mut found);
+        let found = find("../gcc/*/*");
         let paths = ["libx.so.1", "libx.so.1.2"].map(|name| root.join("gcc/x86/12").join(name));
         let expected = NamedFile {
             name: "libx.so.1".to_owned(),
             paths: paths.clone().into(),
-            directories: BTreeSet::new(),
+            directories: [root.join("lib/../gcc/x86/12")].into(),
         };
         assert_eq!(Vec::from_iter(found), [(paths[1].clone(), expected)]);
     }
