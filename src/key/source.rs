@@ -561,7 +561,15 @@ fn has_pragma_word(text: &[u8]) -> bool {
         (byte == b'c') | (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i')
     };
     holds_anywhere(text, begins, |rest| {
-        PRAGMA_WORDS.iter().any(|word| rest.starts_with(word))
+        // The pragma `comment` has parentheses; the word stands in many comments.
+        let is_one = |behind: &[u8]| {
+            let next = behind.trim_ascii_start().first();
+            next.is_none_or(|next| b"(/\\".contains(next))
+        };
+        PRAGMA_WORDS.iter().any(|word| {
+            let behind = rest.strip_prefix(*word);
+            behind.is_some_and(|behind| *word != PRAGMA_WORDS[0] || is_one(behind))
+        })
     })
 }
 

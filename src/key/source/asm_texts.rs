@@ -82,6 +82,12 @@ impl AsmTexts {
                     (State::Named { is_label }, at + length)
                 }
                 (State::Elsewhere, _) => (State::Elsewhere, words.next(at + length) + 1),
+                // The end of a definition, as which it is read as well.
+                (state @ State::Named { .. }, b'\n') if self.is_directive => {
+                    (self.is_found, self.is_bare) = (true, true);
+                    self.has_odd_label |= state.is_label();
+                    (State::Elsewhere, at)
+                }
                 (state, b' ' | b'\t' | b'\n' | b'\r' | 0x0B | 0x0C) => (state, at + 1),
                 (State::Named { is_label }, b'(') => {
                     let is_odd = false;

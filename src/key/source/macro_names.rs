@@ -59,14 +59,14 @@ impl<'a> Definition<'a> {
     }
 
     /// The words that stand for arguments wherever they are in the definition, so that none of them is an operand of `##` itself.
-    /// `text`: that of the definition.
-    pub(super) fn replaced(&self, text: &[u8]) -> HashSet<&'a [u8]> {
+    /// `text`: that of the definition. None: they are not known.
+    pub(super) fn replaced(&self, text: &[u8]) -> Option<HashSet<&'a [u8]>> {
         // Behind a line end is other text, in the options of some drivers.
         if !self.is_clear || text.contains(&b'\n') {
-            return HashSet::new();
+            return None;
         }
         let words = self.parameters.split(|byte| !is_word(*byte));
-        words.filter(|word| !word.is_empty()).collect()
+        Some(words.filter(|word| !word.is_empty()).collect())
     }
 }
 

@@ -30,7 +30,7 @@ struct Assembly {
 struct WrittenAssembly {
     /// Its text, or a part of it, is no literal.
     has_made_text: bool,
-    /// Some has no parentheses, so that code is its text.
+    /// Some has no parentheses, or macros give them, so that code may be its text.
     is_bare: bool,
     /// A label may be no name.
     has_odd_label: bool,
@@ -99,15 +99,21 @@ impl Texts<'_> {
             return Ok(true);
         }
         let written = self.written_assembly(macros)?;
+        if written.is_bare {
+            return Ok(true);
+        }
         let names_symbols = made.pastes_symbol_names || written.names_symbols;
         let makes_text = made.makes_strings && (written.has_made_text || names_symbols);
-        let could_name = made.is_pasted || written.is_bare || makes_text;
         // A label that is no name can begin a statement, if an operand writes it.
         let may_be_odd = self.has_odd_literal || made.makes_strings;
         let has_odd_name =
             made.is_pasted || written.has_odd_label || made.makes_strings && names_symbols;
-        Ok(written.code_could_name_a_file && could_name
-            || self.has_operand && may_be_odd && has_odd_name)
+        // Code that is its text may have operands (`%c0`), and without parentheses each name of a variable is one.
+        let has_operand = self.has_operand || made.is_pasted || makes_text;
+        Ok(
+            written.code_could_name_a_file && (made.is_pasted || makes_text)
+                || has_operand && may_be_odd && has_odd_name,
+        )
     }
 
     /// The operator's text can come from anywhere, by `#x` or in another text, so no place is left out but comments.
@@ -139,6 +145,7 @@ impl Texts<'_> {
         let mut pieces = Pieces::default();
         self.each_definition(|definition, reading| {
             let replaced = Definition::new(definition).replaced(definition);
+            let replaced = replaced.unwrap_or_default();
             self.each_code(definition, reading, |code| {
                 pieces.add_unless(code, |word| replaced.contains(word));
             })
@@ -168,7 +175,7 @@ impl Texts<'_> {
     fn written_assembly(&self, macros: &OnceCell<MacroNames>) -> Result<WrittenAssembly, Bypass> {
         let macros = self.macro_names(macros)?;
         let mut found = WrittenAssembly::default();
-        let mut read = |text: &[u8], reading| {
+        let mut read = |text: &[u8], reading, may_be_replaced: &dyn Fn(&[u8]) -> bool| {
             let code_could_name = Cell::new(false);
             let names_symbol = Cell::new(false);
             let texts = RefCell::new(AsmTexts::default());
@@ -176,7 +183,8 @@ impl Texts<'_> {
                 texts
                     .borrow_mut()
                     .read(code, |word| macros.may_contain(word));
-                code_could_name.set(code_could_name.get() || code_could_name_a_file(code));
+                let could_name = || code_could_name_a_file(code, may_be_replaced);
+                code_could_name.set(code_could_name.get() || could_name());
                 names_symbol.set(names_symbol.get() || contains(code, SYMBOL_NAMES[0]));
             };
             let literal = |literal: &[u8]| texts.borrow_mut().read_literal(literal);
@@ -190,8 +198,14 @@ impl Texts<'_> {
             found.code_could_name_a_file |= code_could_name.get();
             Ok(())
         };
-        self.each_definition(&mut read)?;
-        self.each_reading(&mut read)?;
+        self.each_definition(|text, reading| {
+            let parameters = Definition::new(text).replaced(text);
+            read(text, reading, &|word| {
+                let is_known = parameters.as_ref();
+                is_known.is_none_or(|all| all.contains(word)) || macros.may_contain(word)
+            })
+        })?;
+        self.each_reading(|text, reading| read(text, reading, &|word| macros.may_contain(word)))?;
         Ok(found)
     }
 
