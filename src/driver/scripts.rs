@@ -46,14 +46,17 @@ pub struct ToolFiles {
     pub texts: Vec<Vec<u8>>,
 }
 
-/// Whether one of these texts has the name as a word.
+/// Whether one of these texts has the name as a word, or in another way: `~` is HOME to shells.
 pub fn name_variable(texts: &[Vec<u8>], name: &[u8]) -> bool {
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     texts.iter().any(|text| {
-        memmem::find_iter(text, name).any(|at| {
+        let is_home = || name == b"HOME" && text.contains(&b'~');
+        let mut places = memmem::find_iter(text, name);
+        let is_named = places.any(|at| {
             let (before, behind) = (text[..at].last(), text.get(at + name.len()));
             !before.is_some_and(is_of_name) && !behind.is_some_and(is_of_name)
-        })
+        });
+        is_named || is_home()
     })
 }
 

@@ -66,8 +66,13 @@ fn what_a_script_in_place_of_a_linker_does_with_any_variable_is_in_the_key() {
     let Some((mut sandbox, _)) = with_linker() else {
         return;
     };
-    let text = "#!/bin/sh\nexec /usr/bin/ld \"$@\" $FLAGS\n";
+    let text = "#!/bin/sh\n: ~/x\nexec /usr/bin/ld \"$@\" $FLAGS\n";
     write_program(&sandbox.path("bin/ld"), text);
+    assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
+    let home = sandbox.path("another");
+    std::fs::create_dir(&home).expect("made");
+    sandbox.set("OCLCACHE_DIR", sandbox.path("cache"));
+    sandbox.set("HOME", home);
     for flags in ["-O1", "-O2"] {
         sandbox.set("FLAGS", flags);
         assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0], "{flags}");
