@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Cache;
 use crate::cl::Device;
+use crate::driver::profile::Rebuild;
 use crate::driver::{BuildArguments, Driver};
 use crate::key::ingredients::{Ingredient, Kind};
 use crate::outcome::Bypass;
@@ -71,7 +72,14 @@ pub fn previous(
     operation: &Operation,
 ) -> Result<Option<Arc<Recipe>>, Bypass> {
     let targets = targets(ticket.driver, devices, arguments)?;
-    if !ticket.built || targets.len() == devices.len() {
+    if targets.len() == devices.len() {
+        return Ok(None);
+    }
+    // Each device keeps what it has (measured: Intel's CPU runtime), variables of program scope included, which no P' of them all does.
+    if Cache::get().behavior(ticket.driver).rebuild == Rebuild::KeepsVariables {
+        return Err(Bypass::SomeDevices);
+    }
+    if !ticket.built {
         return Ok(None);
     }
     let recipe = ticket.recipe.as_ref().ok_or(Bypass::SomeDevices)?;

@@ -1,7 +1,6 @@
 //! Queries: clGetProgramInfo, clGetProgramBuildInfo, clGetKernelInfo, clGetKernelArgInfo, and the query of clGetContextInfo that
 //! would reveal inner programs. All other queries of a kernel give the same answers for P and P' (measured on PoCL, Intel's CPU
-//! runtime and rusticl), so they are not hooked. One difference is left, on Intel's CPU runtime: if P was built for some of its
-//! devices, P' has only these, and its kernels answer for a NULL device.
+//! runtime and rusticl), so they are not hooked.
 
 use std::ffi::c_void;
 
