@@ -40,6 +40,8 @@ fn a_counted_terminator_is_no_part_of_the_source() {
 fn an_embedded_header_may_count_its_terminator() {
     for (driver, sandbox) in sandboxes() {
         adds(driver, &sandbox, "header", [2, 0, 0, 0]);
+        // On Intel's GPU driver the baker stores what was compiled.
+        sandbox.oclcache(&["bake"]).ok();
         adds(driver, &sandbox, "header", [0, 2, 0, 0]);
     }
 }
