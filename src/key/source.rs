@@ -561,7 +561,7 @@ fn has_pragma_word(text: &[u8]) -> bool {
         (byte == b'c') | (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i')
     };
     holds_anywhere(text, begins, |rest| {
-        // The pragma `comment` has parentheses; the word stands in many comments.
+        // `comment` is a common word: only the pragma has a parenthesis behind it.
         let is_one = |behind: &[u8]| {
             let next = behind.trim_ascii_start().first();
             next.is_none_or(|next| b"(/\\".contains(next))

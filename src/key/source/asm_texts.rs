@@ -1,4 +1,4 @@
-//! The inline assembly that stands in a text: where its own text comes from, and what it labels.
+//! Finds inline assembly in a source: what its assembly code is made of, and which symbols it names.
 
 use super::assembly::{begins_word, is_symbol, word_begins_asm};
 use super::lexer::is_word;

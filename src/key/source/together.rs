@@ -16,7 +16,7 @@ use super::{
 use crate::outcome::Bypass;
 
 /// What macros could make of inline assembly.
-struct Assembly {
+struct MadeAssembly {
     /// `##` could write the word that begins it.
     is_pasted: bool,
     /// `#x` makes strings, which may be its text or the name of a symbol.
@@ -25,7 +25,7 @@ struct Assembly {
     pastes_symbol_names: bool,
 }
 
-/// The inline assembly that stands in texts.
+/// The inline assembly that was found in the texts and in definitions of macros.
 #[derive(Default)]
 struct WrittenAssembly {
     /// Its text, or a part of it, is no literal.
@@ -73,7 +73,7 @@ impl Texts<'_> {
         if runs_pragmas {
             self.judge_pragmas()?;
         }
-        let assembly = Assembly {
+        let assembly = MadeAssembly {
             is_pasted: self.pastes && makes(&ASM_NAMES),
             makes_strings,
             pastes_symbol_names: self.pastes && makes(&SYMBOL_NAMES),
@@ -87,7 +87,7 @@ impl Texts<'_> {
     /// Whether inline assembly may read a file.
     fn assembles_a_file(
         &self,
-        made: &Assembly,
+        made: &MadeAssembly,
         macros: &OnceCell<MacroNames>,
     ) -> Result<bool, Bypass> {
         let is_written = self.mentions_asm && self.has_asm()?;

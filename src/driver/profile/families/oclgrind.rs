@@ -27,10 +27,11 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,
-    // Its precompiled headers, where it puts them itself and where Debian does (strace of 21.10).
+    // Its precompiled headers, where it puts them itself and where Debian does, installed or unpacked elsewhere (strace of 21.10).
     files: &[
         DriverFiles::Beside("../include/oclgrind", "*"),
-        DriverFiles::Beside("oclgrind/*", "*"),
+        DriverFiles::At("/usr/lib/*/oclgrind/*", "*"),
+        DriverFiles::Beside("../*/oclgrind/*", "*"),
     ],
     tools: &[],
     configuration: &[],
