@@ -46,7 +46,7 @@ fn another_build_of_the_driver_compiles_again_and_the_same_at_another_path_does_
     }
 }
 
-/// The full name of a library that the driver of the only entry needs.
+/// The full name of a file that the driver of the only entry needs.
 pub fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
     let entry = sandbox.entries().pop().expect("an entry");
     let key = entry.file_stem().expect("a name").to_string_lossy();
@@ -55,6 +55,16 @@ pub fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
     words
         .find(|word| word.starts_with(start))
         .map(str::to_owned)
+}
+
+/// They are in a directory of their own, where no library is.
+#[test]
+fn the_precompiled_headers_of_oclgrind_are_in_its_key() {
+    let Some(sandbox) = Sandbox::new(Driver::Oclgrind) else {
+        return;
+    };
+    assert_eq!(compilations(&sandbox), 1);
+    assert_ne!(needed(&sandbox, "opencl-c-"), None);
 }
 
 #[test]
