@@ -36,7 +36,7 @@ use std::collections::HashSet;
 
 use assembly::{ASM_LETTERS, could_name_a_file, has_escape, is_symbol, may_have_operand};
 pub use language::could_be_cpp;
-use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
+use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, is_word, opens_comment};
 use lines::join_lines;
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
@@ -561,11 +561,8 @@ fn has_pragma_word(text: &[u8]) -> bool {
         (byte == b'c') | (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i')
     };
     holds_anywhere(text, begins, |rest| {
-        // `comment` is a common word: only the pragma has a parenthesis behind it.
-        let is_one = |behind: &[u8]| {
-            let next = behind.trim_ascii_start().first();
-            next.is_none_or(|next| b"(/\\".contains(next))
-        };
+        // `comment` is a common word, which has other forms. What follows it may come from a macro.
+        let is_one = |behind: &[u8]| !behind.first().is_some_and(|next| is_word(*next));
         PRAGMA_WORDS.iter().any(|word| {
             let behind = rest.strip_prefix(*word);
             behind.is_some_and(|behind| *word != PRAGMA_WORDS[0] || is_one(behind))

@@ -52,63 +52,47 @@ pub(super) fn could_name_a_file(literal: &[u8], is_character: bool) -> bool {
     })
 }
 
-/// Whether inline assembly could read a file with this span of code, which `#x` makes a literal of, or which is itself its text. An
-/// argument of a macro ends at a comma or parenthesis, and no white space stays there. `may_be_replaced`: whether the word may be a
-/// macro, or the parameter of one. Words in numbers are none.
-pub(super) fn code_could_name_a_file(code: &[u8], may_be_replaced: impl Fn(&[u8]) -> bool) -> bool {
+/// Whether inline assembly could read a file with this span of code, which `#x` makes a literal of, or which is itself its text. Others
+/// may come before and behind it. `may_be_other`: whether the word may be a macro, the parameter of one, or pasted to one.
+///
+/// A period counts unless it belongs to a name or number that stands before it whatever macros there are: what macros make of
+/// parentheses, and which words they join behind a period, is not followed.
+pub(super) fn code_could_name_a_file(code: &[u8], may_be_other: impl Fn(&[u8]) -> bool) -> bool {
     let begins = |byte: u8, next: u8| (byte == b'.') | begins_escape(byte, next);
     holds_anywhere(code, begins, |rest| {
         let (before, behind) = (&code[..code.len() - rest.len()], &rest[1..]);
+        let word = last_word(before);
+        let first = word.first();
         if rest[0] == b'\\' {
             return true;
         }
-        let is_directive = may_be_directive(behind, |behind| {
-            let next = behind.trim_ascii_start().first();
-            is_cut(behind) || next.is_none_or(|next| b"),#".contains(next))
-        });
-        let is_in_number = ends_with_number(before);
-        let word = &behind[..behind.iter().take_while(|byte| is_word(**byte)).count()];
-        let is_other = !is_in_number && !word.is_empty() && may_be_replaced(word);
-        (is_directive || is_other) && !stays_before(before, &may_be_replaced)
+        if first.is_some_and(u8::is_ascii_digit) && is_whole(before, word) {
+            // The digits may be the end of an operand (`%1`). Words in numbers are no macros.
+            return may_be_directive(behind, |behind| {
+                let next = behind.trim_ascii_start().first();
+                is_cut(behind) || next.is_none_or(|next| b"),#%".contains(next))
+            });
+        }
+        let is_number = behind.first().is_some_and(u8::is_ascii_digit);
+        let is_ellipsis = before.ends_with(b".") || behind.starts_with(b".");
+        let is_name = first.is_some() && is_whole(before, word) && !may_be_operand(before, word);
+        !is_number && !is_ellipsis && !(is_name && !may_be_other(word))
     })
 }
 
-/// How far a parenthesis is looked for that another one closes.
-const MAX_PARENTHESES: usize = 256;
-
-/// Whether a period behind this code belongs to what stands before it, whatever macros there are.
-fn stays_before(code: &[u8], may_be_replaced: impl Fn(&[u8]) -> bool) -> bool {
-    let word = last_word(code);
-    match code {
-        _ if !word.is_empty() => !ends_with_number(code) && !may_be_replaced(word),
-        [.., b']' | b'.'] => true,
-        // Those of a macro's call go.
-        [.., b')'] => {
-            let mut open = 0;
-            let mut bytes = code.iter().rev().take(MAX_PARENTHESES);
-            let inside = bytes.position(|byte| {
-                open += i32::from(*byte == b')') - i32::from(*byte == b'(');
-                open == 0
-            });
-            inside.is_some_and(|inside| {
-                let caller = code[..code.len() - 1 - inside].trim_ascii_end();
-                let word = last_word(caller);
-                match caller.last() {
-                    None | Some(b')' | 0x80..) => false,
-                    Some(_) => word.is_empty() || !may_be_replaced(word),
-                }
-            })
-        }
-        _ => false,
-    }
+/// Whether nothing joins the word that ends with this code: neither `##` nor a backslash, nor a sign that some compilers take for a
+/// letter.
+fn is_whole(code: &[u8], word: &[u8]) -> bool {
+    let before = &code[..code.len() - word.len()];
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n');
+    let last = before.iter().rfind(|byte| !is_blank(byte));
+    last.is_some_and(|last| is_word(*last) || b"(){}[],;=+-*/<>&|^!~?.".contains(last))
 }
 
-/// Whether the code ends with digits, or a number. A word that begins with `$` or a letter beyond ASCII is none.
-fn ends_with_number(code: &[u8]) -> bool {
-    let word = last_word(code);
-    let before = code[..code.len() - word.len()].last();
-    let begins = before.is_none_or(|before| before.is_ascii() && !b"$\\".contains(before));
-    begins && word.first().is_some_and(u8::is_ascii_digit)
+/// Whether the word that ends with this code may be an operand of the assembly (`c0`), if macros or literals give the percent sign.
+fn may_be_operand(code: &[u8], word: &[u8]) -> bool {
+    let before = &code[..code.len() - word.len()];
+    word.last().is_some_and(u8::is_ascii_digit) && !before.ends_with(b".")
 }
 
 /// The word or number that ends with this code.
@@ -349,13 +333,27 @@ mod tests {
             ("#define D(x) F\n#define F(x)", "D(1)(2).incbin \"b\""),
             ("#define D(x) .x", "D(incbin) \"b\""),
             ("#define D(x) x.incbin", "D() \"b\""),
+            ("#define ab incbin\n#define Q .a##b", "Q \"b\""),
+            ("#define ab incbin\n#define Q(x) .a##x", "Q(b) \"b\""),
+            ("#define ab\n#define Q a##b.incbin", "Q \"b\""),
+            ("#define ab\n#define Q a ## /**/ b.incbin", "Q \"b\""),
+            ("#define ab\n#define Q(x) x##b.incbin", "Q(a) \"b\""),
+            ("#define ab", "C(a, b.incbin) \"b\""),
+            ("", "C(__REGISTER_, PREFIX__.incbin) \"b\""),
+            ("#define D(x)", "D\x0b(y).incbin \"b\""),
+            ("#define D(x)", "D\n#if 1\n(y).incbin \"b\"\n#endif"),
+            ("#define Q .in%:%:cbin", "Q \"b\""),
+            ("", "nop\\n.incbin \"b\""),
+            ("", "nop\\n.in\"cbin 'b'\""),
+            ("", "%c0.incbin"),
             ("int g(void) asm(\"; \");", "mov eax, incbin"),
         ] {
             assert!(reads(&case), "{case:?}");
         }
         for case in [
-            ("", "a.in, b[1].r, (c).m, h(d).in"),
+            ("", "a.in, b.r, x + c.m"),
             ("#define E 1", "1.f, 2.E, .5f, a.x"),
+            ("#define V(x, ...) x", "a.s0.x"),
         ] {
             assert!(!reads(&case), "{case:?}");
         }
@@ -399,7 +397,7 @@ mod tests {
         }
         // No code could name a file here.
         for text in [
-            "; asm(\"nop\" S(x) S(a.in));",
+            "; asm(\"nop\" S(x) S(; a.in));",
             "; asm(\n#ifdef A\n\"nop\"\n#endif\n);",
             "; asm(L\"nop\");",
             "#define F(X) { asm(\"\\n\" X \" %2\" : \"=r\"(b)); }",

@@ -92,6 +92,17 @@ impl MacroNames {
         let is_of_driver = || word.starts_with(b"_") || could_be_predefined(word);
         self.is_unclear || self.names.contains(word) || is_of_driver() && !KEYWORDS.contains(&word)
     }
+
+    /// Whether `##` may make the name of a macro of a word that ends with this one. Such a macro of a driver that is empty ends with an
+    /// underscore (measured: `__REGISTER_PREFIX__` of clang).
+    pub(super) fn may_end_with(&self, word: &[u8]) -> bool {
+        word.ends_with(b"_") || self.names.iter().any(|name| name.ends_with(word))
+    }
+
+    /// How many names there are.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
 }
 
 /// Finds the words in a text, and which of them a call of a macro may get. No others outside of definitions can be operands

@@ -36,8 +36,6 @@ struct WrittenAssembly {
     has_odd_label: bool,
     /// An attribute names a symbol.
     names_symbols: bool,
-    /// There is code that could name a file as the text of inline assembly.
-    code_could_name_a_file: bool,
 }
 
 impl Texts<'_> {
@@ -98,6 +96,7 @@ impl Texts<'_> {
         if self.is_cpp || self.names_assembled {
             return Ok(true);
         }
+        let macros = self.macro_names(macros)?;
         let written = self.written_assembly(macros)?;
         if written.is_bare {
             return Ok(true);
@@ -110,10 +109,8 @@ impl Texts<'_> {
             made.is_pasted || written.has_odd_label || made.makes_strings && names_symbols;
         // Code that is its text may have operands (`%c0`), and without parentheses each name of a variable is one.
         let has_operand = self.has_operand || made.is_pasted || makes_text;
-        Ok(
-            written.code_could_name_a_file && (made.is_pasted || makes_text)
-                || has_operand && may_be_odd && has_odd_name,
-        )
+        Ok(has_operand && may_be_odd && has_odd_name
+            || (made.is_pasted || makes_text) && self.code_could_name_a_file(macros)?)
     }
 
     /// The operator's text can come from anywhere, by `#x` or in another text, so no place is left out but comments.
@@ -172,19 +169,15 @@ impl Texts<'_> {
     }
 
     /// Finds the inline assembly in all texts and definitions.
-    fn written_assembly(&self, macros: &OnceCell<MacroNames>) -> Result<WrittenAssembly, Bypass> {
-        let macros = self.macro_names(macros)?;
+    fn written_assembly(&self, macros: &MacroNames) -> Result<WrittenAssembly, Bypass> {
         let mut found = WrittenAssembly::default();
-        let mut read = |text: &[u8], reading, may_be_replaced: &dyn Fn(&[u8]) -> bool| {
-            let code_could_name = Cell::new(false);
+        let mut read = |text: &[u8], reading| {
             let names_symbol = Cell::new(false);
             let texts = RefCell::new(AsmTexts::default());
             let mut code = |code: &[u8]| {
                 texts
                     .borrow_mut()
                     .read(code, |word| macros.may_contain(word));
-                let could_name = || code_could_name_a_file(code, may_be_replaced);
-                code_could_name.set(code_could_name.get() || could_name());
                 names_symbol.set(names_symbol.get() || contains(code, SYMBOL_NAMES[0]));
             };
             let literal = |literal: &[u8]| texts.borrow_mut().read_literal(literal);
@@ -195,18 +188,40 @@ impl Texts<'_> {
             found.is_bare |= texts.is_bare();
             found.has_odd_label |= texts.has_odd_label();
             found.names_symbols |= names_symbol.get();
-            found.code_could_name_a_file |= code_could_name.get();
             Ok(())
+        };
+        self.each_definition(&mut read)?;
+        self.each_reading(read)?;
+        Ok(found)
+    }
+
+    /// Whether there is code that could name a file as the text of inline assembly.
+    fn code_could_name_a_file(&self, macros: &MacroNames) -> Result<bool, Bypass> {
+        let mut could_name = false;
+        let may_be_macro = |word: &[u8]| {
+            let may_be_pasted = || {
+                self.work.count(macros.len());
+                self.pastes && macros.may_end_with(word)
+            };
+            macros.may_contain(word) || may_be_pasted()
         };
         self.each_definition(|text, reading| {
             let parameters = Definition::new(text).replaced(text);
-            read(text, reading, &|word| {
-                let is_known = parameters.as_ref();
-                is_known.is_none_or(|all| all.contains(word)) || macros.may_contain(word)
+            let is_parameter = |word: &[u8]| {
+                let known = parameters.as_ref();
+                known.is_none_or(|all| all.contains(word))
+            };
+            let may_be_other = |word: &[u8]| is_parameter(word) || may_be_macro(word);
+            self.each_code(text, reading, |code| {
+                could_name = could_name || code_could_name_a_file(code, may_be_other);
             })
         })?;
-        self.each_reading(|text, reading| read(text, reading, &|word| macros.may_contain(word)))?;
-        Ok(found)
+        self.each_reading(|text, reading| {
+            self.each_code(text, reading, |code| {
+                could_name = could_name || code_could_name_a_file(code, may_be_macro);
+            })
+        })?;
+        Ok(could_name)
     }
 
     /// The macros of all texts, which are looked for once.
