@@ -1,7 +1,8 @@
 //! What scripts in place of a driver's tools run and read: programs, files, and libraries that they have loaded.
 //!
 //! Which of these a script uses is not decided here: what its text names counts, of all variables as well. Names that it puts together
-//! are not followed, and a script that puts together what the dynamic linker reads is refused.
+//! are not followed, and a script that puts together what the dynamic linker reads is refused. So is one of a language whose interpreter
+//! reads files of its own first.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -46,17 +47,17 @@ pub struct ToolFiles {
     pub texts: Vec<Vec<u8>>,
 }
 
-/// Whether one of these texts has the name as a word, or in another way: `~` is HOME to shells.
+/// Whether one of these scripts may read the variable: its text has the name as a word. HOME is read without its name, by `~`, by `cd`
+/// and by libraries of other languages.
 pub fn name_variable(texts: &[Vec<u8>], name: &[u8]) -> bool {
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     texts.iter().any(|text| {
-        let is_home = || name == b"HOME" && text.contains(&b'~');
         let mut places = memmem::find_iter(text, name);
-        let is_named = places.any(|at| {
-            let (before, behind) = (text[..at].last(), text.get(at + name.len()));
-            !before.is_some_and(is_of_name) && !behind.is_some_and(is_of_name)
-        });
-        is_named || is_home()
+        name == b"HOME"
+            || places.any(|at| {
+                let (before, behind) = (text[..at].last(), text.get(at + name.len()));
+                !before.is_some_and(is_of_name) && !behind.is_some_and(is_of_name)
+            })
     })
 }
 
@@ -85,6 +86,12 @@ pub fn with_files_of_scripts(
             let Some(text) = text_of(path)? else {
                 continue;
             };
+            if next <= chosen.len() && !is_of_plain_shell(&text) {
+                tracing::warn!(
+                    "a script in place of one of the driver's tools is no plain one of sh, bash or dash: nothing is cached"
+                );
+                return None;
+            }
             if found.texts.is_empty() {
                 let of_shells = shell_files(variable, real)?.into_iter();
                 let of_shells = of_shells.filter(|one| seen.insert(one.1.clone()));
@@ -150,6 +157,28 @@ impl ToolFiles {
         }
         Some(())
     }
+}
+
+/// Whether the shell that runs the script reads no files first but those of [`SHELL_FILES`], as a login shell does (measured: bash reads
+/// `~/.bash_profile`), and other shells in each script.
+fn is_of_plain_shell(text: &[u8]) -> bool {
+    // The search for programs (execvp(3)) gives others to sh.
+    let Some(rest) = text.strip_prefix(b"#!") else {
+        return true;
+    };
+    let line = rest.split(|byte| *byte == b'\n').next().unwrap_or(rest);
+    let words = line.split(u8::is_ascii_whitespace);
+    let mut words = words.filter(|word| !word.is_empty());
+    let mut shell = words.next().unwrap_or_default();
+    if shell.ends_with(b"/env") {
+        shell = words.next().unwrap_or_default();
+    }
+    let name = shell.rsplit(|byte| *byte == b'/').next();
+    let is_plain = |option: &[u8]| match option {
+        [b'-', letters @ ..] => letters.iter().all(|letter| !b"-il".contains(letter)),
+        _ => false,
+    };
+    [&b"sh"[..], b"bash", b"dash"].contains(&name.unwrap_or_default()) && words.all(is_plain)
 }
 
 /// A script of this user cannot read what this process may not.

@@ -66,7 +66,7 @@ fn what_a_script_in_place_of_a_linker_does_with_any_variable_is_in_the_key() {
     let Some((mut sandbox, _)) = with_linker() else {
         return;
     };
-    let text = "#!/bin/sh\n: ~/x\nexec /usr/bin/ld \"$@\" $FLAGS\n";
+    let text = "#!/bin/sh\ncd\nexec /usr/bin/ld \"$@\" $FLAGS\n";
     write_program(&sandbox.path("bin/ld"), text);
     assert_eq!([(); 2].map(|()| compilations(&sandbox)), [1, 0]);
     let home = sandbox.path("another");
@@ -79,6 +79,23 @@ fn what_a_script_in_place_of_a_linker_does_with_any_variable_is_in_the_key() {
         // The script does not name this one.
         sandbox.set("OPTS", flags);
         assert_eq!(compilations(&sandbox), 0, "{flags}");
+    }
+}
+
+#[test]
+fn nothing_is_cached_if_the_shell_of_a_script_in_place_of_a_linker_reads_files_of_its_own() {
+    let Some((sandbox, _)) = with_linker() else {
+        return;
+    };
+    for (line, compilations_expected) in [
+        ("#!/bin/bash -l", [1, 1]),
+        ("#!/usr/bin/env -S bash --login", [1, 1]),
+        ("#!/bin/bash -e", [1, 0]),
+    ] {
+        let text = format!("{line}\nexec /usr/bin/ld \"$@\"\n");
+        write_program(&sandbox.path("bin/ld"), &text);
+        let compiled = [(); 2].map(|()| compilations(&sandbox));
+        assert_eq!(compiled, compilations_expected, "{line}");
     }
 }
 
