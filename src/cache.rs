@@ -14,8 +14,8 @@
 //! - R1: a program that is not known here belongs to the driver alone.
 //! - R2: if neither the entry nor the inner program can answer exactly, the driver builds the application's program for real
 //!   (`materialize`).
-//! - R3: before a call that changes a program that is served from the cache, the driver builds that program for real. Then the call
-//!   goes to the driver, which decides whether it is valid.
+//! - R3: before a call that changes a program that is served from the cache and that has no key, the driver builds that program for
+//!   real. Then the call goes to the driver, which decides whether it is valid.
 //!
 //! Failures always come from the driver. In any doubt the driver is called as if we were not there.
 
@@ -28,6 +28,7 @@ pub mod bake;
 mod bakeable;
 pub mod behavior;
 mod built_again;
+mod change;
 mod counting;
 mod devices;
 mod driver_files;
@@ -56,7 +57,6 @@ mod single_flight;
 mod verify;
 mod withheld_texts;
 
-use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -66,12 +66,11 @@ use opencl_sys::*;
 
 use crate::cl::{Device, Program};
 use crate::config::{Config, SiteSwitch};
-use crate::driver::foreign_call::{self, OwnReference};
-use crate::driver::notify::{self, HeldObject, NextStep};
+use crate::driver::notify::{self, NextStep};
 use crate::driver::{BuildArguments, Driver, NotifyTarget, variable_history};
 use crate::linker_lock;
 use crate::one_call::{self, CallPart};
-use crate::outcome::{Bypass, Missed, Query};
+use crate::outcome::{Bypass, Missed};
 use crate::remote::client::RemoteClient;
 use crate::shadow::{self, BuildEnd, CachedProgram, Origin, Ticket};
 use crate::store::Store;
@@ -311,15 +310,6 @@ fn is_refusal(code: cl_int) -> bool {
     )
 }
 
-/// A kernel of P that represents the kernels of P' while the driver judges a call.
-struct HeldKernel(&'static Driver, crate::cl::Kernel);
-
-impl Drop for HeldKernel {
-    fn drop(&mut self) {
-        foreign_call::give_back(self.0, OwnReference::Kernel(self.1));
-    }
-}
-
 impl Cache {
     /// The cache of this process, opened at the first build.
     pub fn get() -> &'static Cache {
@@ -459,7 +449,7 @@ impl Cache {
             }
             first => first,
         };
-        let held = self.prepare_change(&ticket);
+        let held = self.prepare_change(&ticket, &plan);
         // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
             // A program that is being built is not asked for its devices.
@@ -558,42 +548,5 @@ impl Cache {
                 false
             }
         }
-    }
-
-    /// R3: builds a served program for real before a call that changes it, so that the driver judges the call. If kernels of its P'
-    /// are alive, a kernel of P is held until then, and P' goes on to serve.
-    fn prepare_change(&self, ticket: &Ticket) -> Option<HeldObject> {
-        let inner = ticket.inner.as_ref().filter(|inner| inner.is_inner())?;
-        let _alone = shadow::own_for_change(ticket);
-        if !self.build_own(ticket.program, inner, Query::Rebuild) {
-            return None;
-        }
-        let held = self.held_kernel(ticket, inner, ticket.program);
-        if held.is_none() {
-            shadow::hide_inner(ticket);
-        }
-        held
-    }
-
-    /// Creates a kernel of `judged` if kernels of the serving program are alive, so that the driver judges `judged` as a program
-    /// with kernels. The driver decides which kernels count: rusticl builds over clones and over kernels that only commands hold,
-    /// PoCL does not (measured).
-    fn held_kernel(
-        &self,
-        ticket: &Ticket,
-        inner: &CachedProgram,
-        judged: Program,
-    ) -> Option<HeldObject> {
-        if !answer::executes(inner)
-            || !plan::has_inner_kernels(ticket, inner)
-            || !restore::refuses_to_build_again(inner)
-        {
-            return None;
-        }
-        let driver = ticket.driver;
-        let facts = inner.facts();
-        let name = CString::new(facts.kernel_names.first()?.clone()).ok()?;
-        let kernel = driver.create_kernel(judged, &name).ok()?;
-        Some(Box::new(HeldKernel(driver, kernel)))
     }
 }

@@ -1,6 +1,6 @@
 //! Embedded headers: programs given to clCompileProgram by name.
 
-use std::{env, fs};
+use std::{env, fs, ptr};
 
 use opencl_sys::cl_int;
 
@@ -286,6 +286,23 @@ pub fn changed_file(session: &Session) -> Result<(), String> {
         session.try_kernel("no options", program, "value");
         write(&format!("#define VALUE {value}\n"))?;
     }
+    cl::release_program(program);
+    println!("[a directory that is gone]");
+    let remove = |directory| fs::remove_dir_all(directory).map_err(|error| error.to_string());
+    let program = including(session, "\"moved.h\"");
+    for (directory, value) in [("one", 8), ("two", 9)] {
+        fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        let text = format!("#define VALUE {value}\n");
+        fs::write(format!("{directory}/moved.h"), text).map_err(|error| error.to_string())?;
+        build(directory, program, &format!("-I {directory} -DV{value}"));
+        remove(directory)?;
+    }
+    // All drivers refuse data for no function.
+    let data = ptr::dangling_mut();
+    let refused = cl::build_notify(program, Some("-I two"), None, data);
+    println!("refused: code {refused}");
+    session.state("refused", program);
+    session.try_kernel("refused", program, "value");
     cl::release_program(program);
     Ok(())
 }
