@@ -116,9 +116,9 @@ numbered! {
         /// Only the driver can judge the call's arguments.
         UnusualArguments = 6, "unusual_arguments",
             "arguments that only the driver can judge, or a NUL inside the source";
-        /// The call builds for some of the program's devices, and what the others have is not known.
+        /// The call builds for some of the program's devices, and what the others have is not known, or the driver keeps it.
         SomeDevices = 7, "some_devices",
-            "built for some devices only; build for all, or use one context per device";
+            "built for some devices only, or for several that the driver builds apart (Intel CPU); use one context per device";
         /// An earlier build of this program failed.
         AfterFailedBuild = 8, "after_failed_build",
             "an earlier build of this program failed; make a new program";

@@ -35,7 +35,7 @@ impl Cache {
         if !is_build || options(&recipe.arguments) != options(&call.arguments) {
             return None;
         }
-        // It serves all devices, or nothing would: see `devices::previous`.
+        // The program has one device, or would not be served: see `devices::previous`.
         let targets = targets(ticket.driver, inner.devices(), &call.arguments);
         if targets.is_err() || check_state(ticket).is_err() {
             return None;

@@ -72,14 +72,13 @@ pub fn previous(
     operation: &Operation,
 ) -> Result<Option<Arc<Recipe>>, Bypass> {
     let targets = targets(ticket.driver, devices, arguments)?;
-    if targets.len() == devices.len() {
-        return Ok(None);
-    }
-    // Each device keeps what it has (measured: Intel's CPU runtime), variables of program scope included, which no P' of them all does.
-    if Cache::get().behavior(ticket.driver).rebuild == Rebuild::KeepsVariables {
+    // Each device keeps what it has when the program is built for another (measured: Intel's CPU runtime), variables of program scope
+    // included, which no P' of them all does.
+    let keeps = Cache::get().behavior(ticket.driver).rebuild == Rebuild::KeepsVariables;
+    if keeps && devices.len() > 1 {
         return Err(Bypass::SomeDevices);
     }
-    if !ticket.built {
+    if !ticket.built || targets.len() == devices.len() {
         return Ok(None);
     }
     let recipe = ticket.recipe.as_ref().ok_or(Bypass::SomeDevices)?;
