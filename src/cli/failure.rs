@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 
-use super::open::take_over;
+use super::refused_directory::Remedy;
 use crate::store::StoreError;
 
 /// Why a verb failed.
@@ -46,10 +45,12 @@ impl Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        let own = rustix::process::geteuid().as_raw();
-        let is_foreign = || std::fs::metadata(&error.path).is_ok_and(|file| file.uid() != own);
-        let step = match error.error.kind() {
-            ErrorKind::PermissionDenied if is_foreign() => &take_over(&error.path),
+        let kind = error.error.kind();
+        let is_refused = kind == ErrorKind::PermissionDenied;
+        if let Some(remedy) = is_refused.then(|| Remedy::of(&error.path)).flatten() {
+            return Failure::new(format_args!("{error}; {remedy}"));
+        }
+        let step = match kind {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "make room there, or set OCLCACHE_DIR to a directory elsewhere"
             }

@@ -24,7 +24,7 @@ use super::probe;
 use crate::config::Config;
 use crate::front::vendors::DEFAULT_DIRECTORY;
 use crate::log::path;
-use crate::store::live;
+use crate::store::{VERSION_DIRECTORY, is_only_a_cache, live};
 use crate::trust;
 use plan::{DATA, InstallPlan, registration};
 
@@ -346,7 +346,12 @@ fn say_what_stays(whose: &InstallScope) {
         );
     }
     let shown = path(&directory);
-    let remove = quoted(&directory).map_or_else(String::new, |quoted| {
+    let to_remove = match is_only_a_cache(&directory) {
+        true => directory.clone(),
+        false => directory.join(VERSION_DIRECTORY),
+    };
+    let to_remove = quoted(&to_remove).filter(|_| to_remove.exists());
+    let remove = to_remove.map_or_else(String::new, |quoted| {
         format!("; remove it with `rm -r {quoted}`")
     });
     say(&format!(

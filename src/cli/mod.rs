@@ -38,6 +38,7 @@ mod path;
 mod probe;
 mod progress;
 mod recipe_environment;
+mod refused_directory;
 mod registered_drivers;
 mod remote;
 mod replace_file;

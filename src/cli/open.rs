@@ -1,9 +1,10 @@
 //! Opens the cache that a verb works on.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::failure::Failure;
-use super::output::{quoted, say};
+use super::output::say;
+use super::refused_directory::Remedy;
 use crate::config::Config;
 use crate::log::path;
 use crate::store::Store;
@@ -26,21 +27,10 @@ pub fn directory_or_why(config: &Config) -> Result<PathBuf, String> {
     config.directory().map_err(|why| {
         let foreign = config.foreign_directory();
         foreign.map_or(why, |foreign| {
-            let step = take_over(&foreign);
-            format!("`{}` belongs to another user; {step}", path(&foreign))
+            let remedy = Remedy::of(&foreign).unwrap_or(Remedy::Elsewhere);
+            format!("`{}` belongs to another user; {remedy}", path(&foreign))
         })
     })
-}
-
-/// What to do about a directory that belongs to another user, as one that root has restored.
-pub fn take_over(directory: &Path) -> String {
-    let own = rustix::process::geteuid().as_raw();
-    let command = quoted(directory).map_or("`chown`".to_owned(), |directory| {
-        format!("`sudo chown -R {own} {directory}`")
-    });
-    format!(
-        "{command} makes it yours, if you trust its content; or set OCLCACHE_DIR to a directory of yours"
-    )
 }
 
 /// The store of the configured directory; None if there is none yet.

@@ -527,7 +527,7 @@ fn check_directory(stat: &Stat, others: &[u32]) -> io::Result<()> {
     let refusal = if !is_owner(stat.st_uid, others) {
         "it belongs to another user"
     } else if stat.st_mode & 0o022 != 0 {
-        "others may write it, so they can run code in your programs; `chmod go-w` it"
+        "others may write it, so they can run code in your programs"
     } else {
         return Ok(());
     };

@@ -49,6 +49,7 @@ use lock::Locks;
 use once_cell::race::OnceBox;
 use ownership::{begins_as_ours, may_write, not_ours};
 use sizes::Sizes;
+pub use tag::is_only_a_cache;
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
 pub use totals::EntryTotals;

@@ -4,6 +4,7 @@ mod arguments;
 mod faults;
 mod installations;
 mod python;
+mod shared;
 mod single;
 
 use std::path::PathBuf;

@@ -419,9 +419,11 @@ fn a_cache_of_another_user_in_ones_own_home_is_taken_over_by_the_command_that_is
             true => sandbox.path("home/.cache/oclcache"),
             false => sandbox.path("cache"),
         };
-        fs::create_dir_all(&cache).expect("made");
-        fs::set_permissions(&cache, mode(0o700)).expect("changed");
-        chown(&cache, Some(NOBODY), None).expect("given away");
+        fs::create_dir_all(cache.join("v1/entries")).expect("made");
+        for directory in [&cache, &cache.join("v1"), &cache.join("v1/entries")] {
+            fs::set_permissions(directory, mode(0o700)).expect("changed");
+            chown(directory, Some(NOBODY), None).expect("given away");
+        }
         if is_default {
             let parent = cache.parent().expect("a directory");
             chown(parent, Some(NOBODY), None).expect("given away");

@@ -66,15 +66,18 @@ fn tighten(path: &Path) -> Option<Fix> {
     places.into_iter().rev().find_map(|place| {
         let metadata = std::fs::symlink_metadata(place).ok()?;
         if ![0, own].contains(&metadata.uid()) {
-            let words = "the command must be where only you and root can write; take ownership, or install it elsewhere";
-            return Some(Fix::on(&format!("sudo chown {own}"), place).because(words));
+            return Some(elsewhere(place));
         }
         (metadata.mode() & 0o022 != 0).then(|| match metadata.mode() & 0o1000 {
             0 => Fix::on("chmod go-w", place).by_owner(metadata.uid() == own),
-            _ => Fix::words(format!(
-                "install the command in a place that only you and root can write, not below `{}`",
-                crate::log::path(place)
-            )),
+            _ => elsewhere(place),
         })
     })
+}
+
+fn elsewhere(place: &Path) -> Fix {
+    Fix::words(format!(
+        "install the command in a place that only you and root can write, not below `{}`",
+        crate::log::path(place)
+    ))
 }

@@ -26,14 +26,17 @@ enum Fault {
 pub fn examine(directory: &Path, is_readonly: bool, report: &mut DoctorReport) {
     let own = directory.join(VERSION_DIRECTORY);
     if let Some((fault, at)) = fault_below(&own, is_readonly, 0) {
-        let (words, fix) = described(fault, &at, directory);
+        let (words, fix) = described(fault, &at, &own);
         return report.wrong(ABOUT, format!("cannot use `{}`: {words}", path(&at)), fix);
     }
-    let readable = readable_below(directory, 0);
-    if readable > 0 {
+    let is_closed = directory
+        .metadata()
+        .is_ok_and(|found| found.mode() & 0o011 == 0);
+    let readable = readable_below(&own, 0);
+    if readable > 0 && !is_closed {
         let files = plural(readable, "file", "files");
-        let text = format!("other users can read {files} in `{}`", path(directory));
-        let fix = Fix::on("chmod -R go-rwx", directory)
+        let text = format!("other users can read {files} in `{}`", path(&own));
+        let fix = Fix::on("chmod -R go-rwx", &own)
             .because("entries contain sources and options; unless others should read them");
         report.doubtful(ABOUT, text, fix);
     }
@@ -55,23 +58,23 @@ pub fn examine(directory: &Path, is_readonly: bool, report: &mut DoctorReport) {
     }
 }
 
-/// A description of a fault, and how to fix it.
-fn described(fault: Fault, at: &Path, directory: &Path) -> (&'static str, Fix) {
+/// A description of a fault, and how to fix it in the directory of this format: what is beside that may be somebody else's.
+fn described(fault: Fault, at: &Path, own: &Path) -> (&'static str, Fix) {
     match fault {
         Fault::Foreign => {
-            let own = rustix::process::geteuid().as_raw();
+            let user = rustix::process::geteuid().as_raw();
             let words = "only you may own and write the content of the cache; take ownership if you trust it";
-            let fix = Fix::on(&format!("sudo chown -R {own}"), directory);
+            let fix = Fix::on(&format!("sudo chown -R {user}"), own);
             ("it belongs to another user", fix.because(words))
         }
         Fault::Writable => {
             let words = "remove the directory if you do not trust the users who could write it, or";
-            let fix = Fix::on("chmod -R go-w", directory);
+            let fix = Fix::on("chmod -R go-w", own);
             ("others may write it", fix.because(words))
         }
         Fault::Closed => (
             "you may not read or write it",
-            Fix::on("chmod -R u+rwX", directory),
+            Fix::on("chmod -R u+rwX", own),
         ),
         Fault::Link => {
             let words = "only the cache directory itself may be a link; remove the link, and move the whole directory instead, or set `dir`";
@@ -101,10 +104,7 @@ fn readable_below(at: &Path, depth: u32) -> u64 {
     if metadata.is_file() {
         return u64::from(metadata.mode() & 0o044 != 0);
     }
-    // The cache directory itself may be a link.
-    let is_directory = metadata.is_dir() || depth == 0 && at.is_dir();
-    let mode = at.metadata().map_or(0, |metadata| metadata.mode());
-    if !is_directory || mode & 0o011 == 0 || depth > MAX_DEPTH + 1 {
+    if !metadata.is_dir() || metadata.mode() & 0o011 == 0 || depth > MAX_DEPTH {
         return 0;
     }
     let names = std::fs::read_dir(at).into_iter().flatten().flatten();

@@ -1,6 +1,5 @@
 //! Checks the cache directory: its owner, who may write it, and whether anything can be stored there. Leaves nothing behind.
 
-use std::fs::Metadata;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -11,7 +10,8 @@ use rustix::io::Errno;
 use super::content;
 use super::report::{DoctorReport, Fix};
 use crate::cli::open::bytes_taken;
-use crate::cli::output::size;
+use crate::cli::output::{quoted, size};
+use crate::cli::refused_directory::Remedy;
 use crate::cli::replace_file::is_writable;
 use crate::config::Config;
 use crate::filesystem::FileSystem;
@@ -57,7 +57,7 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
     }
     if let Err(error) = Directory::open(&directory) {
         let error = error.to_string();
-        return report.wrong(ABOUT, error, fix(&directory, &metadata));
+        return report.wrong(ABOUT, error, fix(&directory));
     }
     let file_system = FileSystem::at(&directory).described();
     let whose = format!("{shown}: yours, mode {mode:04o}, on {file_system}");
@@ -107,19 +107,22 @@ fn examine_missing(config: &Config, directory: &Path, report: &mut DoctorReport)
     report.wrong(ABOUT, text, fix);
 }
 
-fn fix(directory: &Path, metadata: &Metadata) -> Fix {
-    let own = rustix::process::geteuid().as_raw();
-    if !metadata.is_dir() {
-        return Fix::on("rm", directory)
-            .because("remove what is there, or set OCLCACHE_DIR to another directory");
+/// How to fix what [`Directory::open`] refuses.
+fn fix(directory: &Path) -> Fix {
+    let remedy = directory.is_dir().then(|| Remedy::of(directory)).flatten();
+    let below = match remedy {
+        Some(Remedy::Command(command)) => return Fix::command(command).because(
+            "make it yours if you trust its content, or set OCLCACHE_DIR to a directory of yours",
+        ),
+        Some(Remedy::Below(below)) => quoted(&below),
+        Some(Remedy::Elsewhere) | None => None,
+    };
+    match below {
+        Some(below) => Fix::command(format!("export OCLCACHE_DIR={below}"))
+            .because("use a directory of yours below it"),
+        None => Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
+            .because("use a directory of yours"),
     }
-    if metadata.uid() != own {
-        let fix = Fix::on(&format!("sudo chown -R {own}"), directory);
-        return fix.because(
-            "take ownership if you trust its content, or set OCLCACHE_DIR to a directory of yours",
-        );
-    }
-    Fix::on("chmod go-w", directory)
 }
 
 /// Writes a file without a name, which is removed when it is closed.

@@ -209,7 +209,10 @@ const FAULTS: [Fault; 47] = [
         about: "directory",
         state: WRONG,
         says: "others may write it",
-        plant: |world| drop(cache(world, 0o777)),
+        plant: |world| {
+            content(world, |_| {});
+            cache(world, 0o777);
+        },
         by_hand: None,
     },
     Fault {
@@ -231,7 +234,7 @@ const FAULTS: [Fault; 47] = [
         state: WRONG,
         says: "Not a directory",
         plant: |world| drop(world.sandbox.write("cache", "a file")),
-        by_hand: None,
+        by_hand: Some(|world| remove(world, "cache")),
     },
     Fault {
         about: "directory",

@@ -60,7 +60,11 @@ fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
         about: "directory",
         state: WRONG,
         says: "it belongs to another user",
-        plant: |world| chown(cache(world, 0o700), Some(64123), Some(64123)).expect("given away"),
+        plant: |world| {
+            let cache = cache(world, 0o700);
+            fs::create_dir_all(cache.join("v1/entries")).expect("made");
+            chown(cache, Some(64123), Some(64123)).expect("given away");
+        },
         by_hand: None,
     };
     examine(&mut World::new(), &whole);
