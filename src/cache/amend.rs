@@ -157,16 +157,20 @@ impl Cache {
             .flatten();
         let replaced = store.replace(key, &content, &origin);
         self.memory.forget(key);
-        match replaced {
+        let removed = match replaced {
             Ok(removed) => {
                 self.share(store, key, marker.as_ref());
-                let place = Labels {
-                    driver: &meta.driver_family,
-                    ..Labels::default()
-                };
-                self.count(place, &[Counter::Evicted.by(removed)]);
+                removed
             }
-            Err(error) => tracing::warn!(%error, "facts not added to the entry"),
-        }
+            Err(error) => {
+                tracing::warn!(%error, "facts not added to the entry");
+                error.removed
+            }
+        };
+        let place = Labels {
+            driver: &meta.driver_family,
+            ..Labels::default()
+        };
+        self.count(place, &[Counter::Evicted.by(removed)]);
     }
 }

@@ -174,6 +174,7 @@ impl Cache {
                 Kept::Recipe
             }
             Err(error) => {
+                self.count(plan.place(), &[Counter::Evicted.by(error.removed)]);
                 self.not_stored(plan, &error);
                 Kept::Nothing
             }

@@ -180,6 +180,7 @@ impl Cache {
                 Kept::Entry
             }
             Err(error) => {
+                self.count(plan.place(), &[Counter::Evicted.by(error.removed)]);
                 self.not_stored(plan, &error);
                 Kept::Nothing
             }

@@ -220,7 +220,7 @@ pub const SETTINGS: [Setting; 31] = [
         obeyed_from: ObeyedFrom::Any,
         variable: Some("OCLCACHE_MIN_FREE"),
         default: "auto",
-        help: "if less than this is free, nothing is stored and entries are removed; auto: 1 % of the file system, at most 1Gi",
+        help: "the free space to leave: entries are removed if they take what is missing, else nothing is stored; auto: 1 % of the file system, at most 1Gi",
     },
     Setting {
         name: Name::MaxAge,

@@ -6,6 +6,7 @@
 //! the next one is examined. So the order is nearly that of all entries.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::time::Duration;
 
 use super::directory::FileFacts;
@@ -14,7 +15,7 @@ use super::lock::{LockAttempt, Purpose};
 use super::ownership::begins_as_ours;
 use super::sizes::{SHARDS, Sizes};
 use super::walk::walk;
-use super::{ENTRIES, Store, file_name, shard_name};
+use super::{ENTRIES, Store, StoreError, file_name, shard_name};
 use crate::config::Config;
 use crate::key::ingredients::Key;
 
@@ -102,6 +103,26 @@ pub(super) fn has_room_beside(
 /// Why an entry is not stored, for people.
 type Lacking = &'static str;
 
+/// An entry was not stored.
+#[derive(Debug)]
+pub struct PublishError {
+    pub error: StoreError,
+    /// How many entries were removed to make room, in vain.
+    pub removed: u64,
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl From<StoreError> for PublishError {
+    fn from(error: StoreError) -> PublishError {
+        PublishError { error, removed: 0 }
+    }
+}
+
 /// An entry of a shard that is examined.
 struct Candidate {
     key: Key,
@@ -135,16 +156,21 @@ impl Store {
         ))
     }
 
-    /// Makes room for an entry of this size. Returns how many entries were removed.
+    /// Makes room for an entry of this size. Adds how many entries were removed.
     ///
     /// # Errors
     /// There is no room: the entry must not be stored.
-    pub(super) fn make_room(&self, limits: &Limits, incoming: u64) -> Result<u64, Lacking> {
+    pub(super) fn make_room(
+        &self,
+        limits: &Limits,
+        incoming: u64,
+        removed: &mut u64,
+    ) -> Result<(), Lacking> {
         if limits.max_size.is_some_and(|most| incoming > most) {
             return Err("it alone is larger than OCLCACHE_MAX_SIZE");
         }
         let Some(sizes) = self.sizes() else {
-            return self.has_room(limits, incoming).map(|()| 0);
+            return self.has_room(limits, incoming);
         };
         self.note_absent_shards(sizes);
         for _ in 0..MAX_COUNTED {
@@ -153,7 +179,6 @@ impl Store {
             };
             self.count_again(sizes, shard);
         }
-        let mut removed = 0;
         let mut budget = BUDGET;
         // A process that does not get the lock leaves eviction to the holder.
         while budget > 0 && self.lacks(limits, sizes, incoming) {
@@ -163,7 +188,7 @@ impl Store {
                 LockAttempt::Taken if excess_of(limits, sizes, 0) > 0 => {
                     return Err("the cache is full, and another process is making room");
                 }
-                LockAttempt::Taken => return self.has_room(limits, incoming).map(|()| removed),
+                LockAttempt::Taken => return self.has_room(limits, incoming),
                 LockAttempt::Unavailable => None,
             };
             while budget > 0 && self.lacks(limits, sizes, incoming) {
@@ -174,14 +199,14 @@ impl Store {
                 };
                 let (examined, gone) = self.evict_from(limits, sizes, shard, incoming, budget);
                 budget = budget.saturating_sub(examined + LISTING);
-                removed += gone;
+                *removed += gone;
             }
         }
         let too_many = excess_of(limits, sizes, incoming);
-        if removed == 0 && too_many > 0 || too_many > incoming {
+        if *removed == 0 && too_many > 0 || too_many > incoming {
             return Err("the cache is full, and not enough could be removed");
         }
-        self.has_room(limits, incoming).map(|()| removed)
+        self.has_room(limits, incoming)
     }
 
     /// Notes that shards without a directory are empty: most of them in a new cache.
@@ -226,10 +251,18 @@ impl Store {
         self.root.room().map_or(0, short)
     }
 
+    /// How many of these bytes too few are free because of the cache: none if all its entries together, which take so many bytes, would
+    /// not make up for them. Something else has filled the disk, and a cache that is emptied for that is of no use to anybody.
+    pub(super) fn shortage_to_evict(&self, limits: &Limits, incoming: u64, taken: u64) -> u64 {
+        Some(self.shortage(limits, incoming))
+            .filter(|shortage| *shortage <= taken)
+            .unwrap_or(0)
+    }
+
     fn lacks(&self, limits: &Limits, sizes: &Sizes, incoming: u64) -> bool {
         let too_old = |(_, used)| limits.is_too_old(used, self.root.now_ms());
         excess_of(limits, sizes, incoming) > 0
-            || self.shortage(limits, incoming) > 0
+            || self.shortage_to_evict(limits, incoming, most_taken(sizes)) > 0
             || sizes.oldest(None).is_some_and(too_old)
     }
 
@@ -244,7 +277,8 @@ impl Store {
     ) -> (usize, u64) {
         let next = sizes.oldest(Some(shard)).map_or(u64::MAX, |(_, used)| used);
         let now = self.root.now_ms();
-        let wanted = excess_of(limits, sizes, incoming).max(self.shortage(limits, incoming));
+        let shortage = self.shortage_to_evict(limits, incoming, most_taken(sizes));
+        let wanted = excess_of(limits, sizes, incoming).max(shortage);
         let (mut gone, mut freed) = (Vec::new(), 0);
         let examined = self.look_through(sizes, shard, &mut |entry| {
             let batch = (entry.of / BATCH_SHARE).max(1);
@@ -338,6 +372,11 @@ impl Store {
         sizes.listed(shard, known, kept, oldest);
         of
     }
+}
+
+/// The most that the entries can take: there is no limit as long as not all shards are counted.
+fn most_taken(sizes: &Sizes) -> u64 {
+    sizes.unknown().map_or(sizes.total(), |_| u64::MAX)
 }
 
 /// How many bytes too many there are.

@@ -74,7 +74,8 @@ impl Store {
         if origin.is_prefetched && !self.has_room_for(entry.size()) {
             return Err(self.not_stored(key, "it would evict others, and nobody has asked for it"));
         }
-        let removed = self.publish(key, &content)?;
+        let published = self.publish(key, &content);
+        let removed = published.map_err(|failed| failed.error)?;
         if origin.is_prefetched
             && let Some(shard) = self.shard(shard_of(key))?
         {

@@ -206,7 +206,7 @@ impl Store {
         let too_large = limits
             .max_size
             .map_or(0, |most| left_bytes.saturating_sub(most));
-        let excess = too_large.max(self.shortage(limits, 0));
+        let excess = too_large.max(self.shortage_to_evict(limits, 0, left_bytes));
         if excess > 0 {
             let ordered = self.in_order(listed, limits, collector)?;
             let (mut freed, mut chosen) = (0, BTreeMap::new());

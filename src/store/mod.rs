@@ -43,7 +43,7 @@ pub use clear::ClearResult;
 use directory::{Directory, FileFacts};
 use disk::{Disk, SystemDisk};
 use entry::{Defect, Entry, EntryContent, Meta};
-pub use evict::Limits;
+pub use evict::{Limits, PublishError};
 use live::Live;
 use lock::Locks;
 use once_cell::race::OnceBox;
@@ -288,7 +288,7 @@ impl Store {
     ///
     /// # Errors
     /// The entry is not visible.
-    pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, StoreError> {
+    pub fn publish(&self, key: &Key, content: &EntryContent<'_>) -> Result<u64, PublishError> {
         let removed = self.write(key, content, false)?;
         self.forget_loads(key);
         Ok(removed)
@@ -299,7 +299,7 @@ impl Store {
         key: &Key,
         content: &EntryContent<'_>,
         is_proven: bool,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64, PublishError> {
         let bytes = content.encode(key).map_err(|error| StoreError {
             action: "store",
             path: self.path_of(key),
@@ -311,7 +311,7 @@ impl Store {
             error: io::Error::new(io::ErrorKind::StorageFull, why),
         };
         if bytes.len() as u64 >= MAX_ENTRY_BYTES {
-            return Err(refused("it is too large"));
+            return Err(refused("it is too large").into());
         }
         let entries = self.root.create(ENTRIES)?;
         let shard = entries.create(&shard_name(shard_of(key)))?;
@@ -319,23 +319,27 @@ impl Store {
         let limits = self.limits.unwrap_or_default();
         let blocks = (bytes.len() as u64).next_multiple_of(BLOCK);
         let more = blocks.saturating_sub(taken_by(&shard, &name));
-        let removed = self.make_room(&limits, more).map_err(refused)?;
-        let temporary = self.root.create(TEMPORARY)?;
-        // The entry that it replaces may have been evicted to make room.
-        let replaced = taken_by(&shard, &name);
-        let unfinished = match is_proven {
-            true => temporary.write_new_protected(&bytes)?,
-            false => temporary.write_new(&bytes)?,
+        let mut removed = 0;
+        let room = self.make_room(&limits, more, &mut removed);
+        let write = || {
+            let temporary = self.root.create(TEMPORARY)?;
+            // The entry that it replaces may have been evicted to make room.
+            let replaced = taken_by(&shard, &name);
+            let unfinished = match is_proven {
+                true => temporary.write_new_protected(&bytes)?,
+                false => temporary.write_new(&bytes)?,
+            };
+            // Counted before it is published: if the process is killed in between, the counter is too high, and the cache stays within
+            // its limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
+            let counted = blocks as i64 - replaced as i64;
+            self.count(key, counted);
+            let published = unfinished.publish(&shard, &name, &bytes);
+            let taken = published.map(|()| taken_by(&shard, &name) as i64 - replaced as i64);
+            self.resized(key, *taken.as_ref().unwrap_or(&0) - counted);
+            taken.map(|_| self.sweep_sometimes())
         };
-        // Counted before it is published: if the process is killed in between, the counter is too high, and the cache stays within
-        // its limit. (Counted afterwards, 40 killed processes put 3 entries too many into a cache of 24.)
-        let counted = blocks as i64 - replaced as i64;
-        self.count(key, counted);
-        let published = unfinished.publish(&shard, &name, &bytes);
-        let taken = published.map(|()| taken_by(&shard, &name) as i64 - replaced as i64);
-        self.resized(key, *taken.as_ref().unwrap_or(&0) - counted);
-        taken?;
-        self.sweep_sometimes();
+        let written = room.map_err(refused).and_then(|()| write());
+        written.map_err(|error| PublishError { error, removed })?;
         Ok(removed)
     }
 
@@ -539,7 +543,7 @@ impl Tier for Store {
         key: &Key,
         content: &EntryContent<'_>,
         origin: &EntryOrigin,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64, PublishError> {
         self.write(key, content, origin.is_proven)
     }
 

@@ -4,8 +4,8 @@
 
 use std::io;
 
-use super::StoreError;
 use super::entry::{Defect, Entry, EntryContent};
+use super::{PublishError, StoreError};
 use crate::key::ingredients::Key;
 
 /// Where an entry came from: by this its tier tells it from a later entry of the same key. Only tiers look into it.
@@ -72,7 +72,7 @@ pub trait Tier: Send + Sync {
         key: &Key,
         content: &EntryContent<'_>,
         origin: &EntryOrigin,
-    ) -> Result<u64, StoreError>;
+    ) -> Result<u64, PublishError>;
 
     /// The keys of all entries, ascending.
     ///
@@ -156,7 +156,7 @@ mod tests {
             key: &Key,
             content: &EntryContent<'_>,
             origin: &EntryOrigin,
-        ) -> Result<u64, StoreError> {
+        ) -> Result<u64, PublishError> {
             self.put(key, content, origin.is_proven);
             Ok(0)
         }

@@ -160,8 +160,13 @@ fn examine_room(config: &Config, directory: &Path, existing: &Path, report: &mut
     if free >= least {
         return report.good(ABOUT, text);
     }
+    let store = Store::open_existing(directory).ok().flatten();
+    let effect = match store.is_some_and(|store| bytes_taken(&store) >= least - free) {
+        true => "the next miss removes entries",
+        false => "nothing is stored",
+    };
     let text = format!(
-        "{text}, less than the {} that `min_free` requires, so nothing is stored",
+        "{text}, less than the {} that `min_free` requires, so {effect}",
         size(least)
     );
     let fix = match config.min_free() {

@@ -69,6 +69,19 @@ fn allocated(store: &Store) -> u64 {
     entries.iter().map(|(_, file)| file.taken()).sum()
 }
 
+/// Collects, and says nothing.
+struct Silent;
+
+impl Collector for Silent {
+    fn is_installed(&mut self, _: &EntryDriver) -> bool {
+        true
+    }
+
+    fn progress(&mut self, _: &'static str, _: usize, _: usize) -> bool {
+        true
+    }
+}
+
 fn opened(path: &Path, limits: Limits) -> Store {
     Store::open(&path.join("cache"), limits).expect("a store")
 }
@@ -138,8 +151,9 @@ impl Limits {
     }
 }
 
+/// Something else fills the disk.
 #[test]
-fn where_too_little_is_free_entries_go_and_nothing_is_stored() {
+fn where_all_entries_together_would_not_make_room_none_goes_and_nothing_is_stored() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let limits = limits(0).no_size();
     put(&opened(directory.path(), limits), 1).expect("stored");
@@ -150,7 +164,42 @@ fn where_too_little_is_free_entries_go_and_nothing_is_stored() {
     let store = opened(directory.path(), greedy);
     let error = put(&store, 2).expect_err("no room");
     assert!(error.contains("OCLCACHE_MIN_FREE"), "{error}");
-    assert!(!has(&store, 1) && !has(&store, 2));
+    assert!(has(&store, 1) && !has(&store, 2));
+    let collected = store.collect(&greedy, &mut Silent).expect("collected");
+    assert_eq!((collected.entries, collected.left), (0, 1));
+    assert!(has(&store, 1));
+}
+
+/// A disk on which this many bytes are free, whatever is removed: it may be freed later, or taken by others.
+#[derive(Debug)]
+struct Filled(u64);
+
+impl Disk for Filled {
+    fn room(&self, _: BorrowedFd<'_>) -> rustix::io::Result<(u64, u64)> {
+        Ok((self.0, 1 << 40))
+    }
+}
+
+#[test]
+fn eviction_ends_where_what_is_left_would_not_make_room() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("cache");
+    let limits = Limits {
+        min_free: Some(10 * ENTRY),
+        ..limits(0).no_size()
+    };
+    let on = |free| Store::open_on(Arc::new(Filled(free)), &path, limits).expect("a store");
+    for number in 0..6 {
+        put(&on(20 * ENTRY), number).expect("stored");
+    }
+    // Two too few are free, and one more is to be stored.
+    let facts = facts();
+    let content = content(&facts, &[&BINARY]);
+    let not_stored = on(8 * ENTRY).publish(&key(6), &content);
+    let not_stored = not_stored.expect_err("no room");
+    assert!(not_stored.to_string().contains("OCLCACHE_MIN_FREE"));
+    assert_eq!(not_stored.removed, 4);
+    assert_eq!(on(0).entries().expect("listed").len(), 2);
 }
 
 /// FUSE answers so for file systems that do not tell.
@@ -216,16 +265,6 @@ fn a_clock_that_is_set_back_empties_no_cache_and_leaves_none_that_is_never_empti
 /// The clock of a file server is ahead of ours, or ours was set back.
 #[test]
 fn what_is_dated_in_the_future_does_not_exceed_the_age() {
-    struct Silent;
-    impl Collector for Silent {
-        fn is_installed(&mut self, _: &EntryDriver) -> bool {
-            true
-        }
-
-        fn progress(&mut self, _: &'static str, _: usize, _: usize) -> bool {
-            true
-        }
-    }
     const DAY: u64 = 86_400;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let limits = Limits {

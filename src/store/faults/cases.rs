@@ -17,7 +17,7 @@ use crate::store::load_guard::Admission;
 use crate::store::sizes::SHARDS;
 use crate::store::tag::CACHEDIR_TAG;
 use crate::store::tier::{EntryOrigin, Tier};
-use crate::store::{Limits, Lookup, Store, StoreError};
+use crate::store::{Limits, Lookup, Store};
 
 /// The key that the store works on.
 const KEY: Key = Key([1; 32]);
@@ -72,7 +72,7 @@ enum Said {
     Unknown,
 }
 
-fn said<T>(result: Result<T, StoreError>) -> Said {
+fn said<T, E>(result: Result<T, E>) -> Said {
     match result {
         Ok(_) => Said::Done,
         Err(_) => Said::Failed,
