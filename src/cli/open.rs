@@ -1,6 +1,7 @@
 //! Opens the cache that a verb works on.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::output::say;
@@ -83,6 +84,18 @@ pub fn usable_store(config: &Config) -> Option<Store> {
 /// The disk space of all entries, in bytes.
 pub fn bytes_taken(store: &Store) -> u64 {
     store.totals().unwrap_or_default().taken
+}
+
+/// Writes a file without a name, which is removed when it is closed.
+///
+/// # Errors
+/// It cannot be made, or there is no room for it.
+pub fn write_something(directory: &Path) -> std::io::Result<()> {
+    /// More than file systems keep in the inode.
+    const BYTES: usize = 1 << 16;
+    let mut file = tempfile::tempfile_in(directory)?;
+    file.write_all(&vec![b'o'; BYTES])?;
+    file.sync_data()
 }
 
 /// The system directories. They are only read.

@@ -8,6 +8,7 @@ mod cold;
 mod run_directory;
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -19,7 +20,7 @@ use super::bake::names;
 use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
-use super::open::{say_complaints, usable_store};
+use super::open::{say_complaints, usable_store, write_something};
 use super::output::{plural, say, seconds};
 use super::own_caches::OwnCaches;
 use super::remote::RunSharing;
@@ -31,6 +32,7 @@ use crate::first_process::is_about_to_end_with_ours;
 use crate::front;
 use crate::log::path;
 use crate::outcome::Bypass;
+use crate::store::StoreError;
 use crate::store::library_facts::{FileStates, states};
 use crate::store::stats::{Counter, RunCounts};
 use child::{exit_as, run_to_end};
@@ -219,6 +221,8 @@ fn summary(
         } else if let Some(name) = disabled_name(config, command) {
             let name = crate::log::text(name.as_bytes());
             format!("a configuration file sets `cache = false` for the program `{name}`")
+        } else if let Some(why) = why_uncounted(config) {
+            return format!("it is unknown what was compiled: {why}");
         } else {
             why_not_loaded(&command[0])
         };
@@ -231,7 +235,7 @@ fn summary(
                 .into();
         }
         // A process of the run may have reached its drivers in another way, which nothing here can see.
-        return "no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none".into();
+        return "no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none; if this one compiles, run `oclcache doctor`".into();
     }
     let from_binary = totals.bypassed_by(Bypass::FromBinary);
     if from_binary == totals.builds() {
@@ -273,6 +277,28 @@ fn disabled_name(config: &Config, command: &[OsString]) -> Option<String> {
     let executable = executable.to_string_lossy();
     let name = config.disabled_name(&executable, script.as_deref())?;
     Some(name.to_owned())
+}
+
+/// Why processes cannot have counted anything, and what to do; None if they can. On a full file system directories may still be made,
+/// so that the run has begun.
+fn why_uncounted(config: &Config) -> Option<String> {
+    if config.readonly() {
+        return None;
+    }
+    let path = config.directory().ok()?;
+    let is_full = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        )
+    };
+    let error = write_something(&path).err().filter(is_full)?;
+    let error = StoreError {
+        action: "write to",
+        path,
+        error,
+    };
+    Some(Failure::from(error).message)
 }
 
 /// Why a program has probably not loaded the library.

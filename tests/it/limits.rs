@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use crate::copies::update;
-use crate::support::{Driver, SOURCE, Sandbox, Way, copy_program, example, python, tree};
+use crate::support::{Driver, SOURCE, Sandbox, Way, copy_program, example, python, skipped, tree};
 /// What an entry of these sources takes on the disk, in bytes.
 const ENTRY: u64 = 4096;
 
@@ -62,6 +62,37 @@ fn a_program_stores_nothing_where_too_little_is_free_and_says_so() {
     assert_eq!(sandbox.entries().len(), 1);
     sandbox.kernel(Way::Cached, SOURCE, "-DN=0").ok();
     assert_eq!((sandbox.stat("hits"), sandbox.stat("evicted")), (1, 0));
+}
+
+/// On a file system in memory that is full, directories can be made, and no file can be filled.
+#[test]
+fn where_nothing_can_be_counted_a_run_names_the_full_disk() {
+    let sandbox = Sandbox::stub();
+    let source = sandbox.write("kernel.cl", SOURCE);
+    let disk = sandbox.path("disk");
+    fs::create_dir(&disk).expect("made");
+    let script = "mount -t tmpfs -o size=200k,mode=700 none \"$1\" || exit 99; \
+        cat /dev/zero > \"$1/filler\" 2> /dev/null; shift; exec \"$@\"";
+    let mut command = sandbox.command(Way::Bare, "unshare");
+    command
+        .args(["-m", "--", "sh", "-c", script, "sh"])
+        .arg(&disk)
+        .arg(sandbox.installed())
+        .arg("run")
+        .arg(example("client"))
+        .args(["run", "--kernel", "f", "--source"])
+        .arg(source)
+        .env("OCLCACHE_DIR", disk.join("cache"));
+    let ran = sandbox.run(&mut command);
+    if ran.code == Some(99) || ran.stderr.contains("unshare") {
+        return skipped("a run on a full disk (it needs to mount one)");
+    }
+    let ran = ran.ok();
+    assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
+    for words in ["No space left on device", "make room there"] {
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    assert!(!ran.stderr.contains("used the cache"), "{}", ran.stderr);
 }
 
 #[test]

@@ -319,7 +319,7 @@ fn a_program_that_was_built_past_the_cache_is_not_denied() {
     let ran = sandbox.run(&mut command).ok();
     assert_eq!(ran.source_builds(), 1, "{}", ran.stderr);
     let line = ran.stderr.lines().last();
-    let expected = "oclcache: no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none";
+    let expected = "oclcache: no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none; if this one compiles, run `oclcache doctor`";
     assert_eq!(line, Some(expected), "{}", ran.stderr);
 }
 

@@ -1,6 +1,6 @@
 //! Checks the cache directory: its owner, who may write it, and whether anything can be stored there. Leaves nothing behind.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::content;
 use super::report::{DoctorReport, Fix};
-use crate::cli::open::bytes_taken;
+use crate::cli::open::{bytes_taken, write_something};
 use crate::cli::output::{quoted, size};
 use crate::cli::refused_directory::Remedy;
 use crate::cli::replace_file::is_writable;
@@ -20,8 +20,6 @@ use crate::store::directory::Directory;
 use crate::store::{Limits, Store};
 
 const ABOUT: &str = "directory";
-/// The size of a test file, in bytes: more than file systems keep in the inode.
-const PROBE_BYTES: usize = 1 << 16;
 
 pub fn examine(config: &Config, report: &mut DoctorReport) {
     let directory = match (config.directory(), config.foreign_directory()) {
@@ -123,13 +121,6 @@ fn fix(directory: &Path) -> Fix {
         None => Fix::command("export OCLCACHE_DIR=/path/to/a/directory")
             .because("use a directory of yours"),
     }
-}
-
-/// Writes a file without a name, which is removed when it is closed.
-fn write_something(directory: &Path) -> std::io::Result<()> {
-    let mut file = tempfile::tempfile_in(directory)?;
-    file.write_all(&vec![b'o'; PROBE_BYTES])?;
-    file.sync_data()
 }
 
 fn full(directory: &Path) -> Fix {
