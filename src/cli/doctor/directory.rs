@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::content;
 use super::report::{DoctorReport, Fix};
-use crate::cli::open::{bytes_taken, write_something};
+use crate::cli::open::{bytes_taken, tiers, write_something};
 use crate::cli::output::{quoted, size};
 use crate::cli::refused_directory::Remedy;
 use crate::cli::replace_file::is_writable;
@@ -88,6 +88,16 @@ pub fn examine(config: &Config, report: &mut DoctorReport) {
 /// Checks whether the first miss can make the directory.
 fn examine_missing(config: &Config, directory: &Path, report: &mut DoctorReport) {
     let shown = path(directory);
+    if config.readonly() {
+        let text = format!("{shown} does not exist, and `readonly` forbids to make it");
+        if tiers(config).used().next().is_some() {
+            return report.good(ABOUT, text);
+        }
+        let fix = Fix::words(
+            "run a program once without `readonly`, or set OCLCACHE_DIR to a directory with a cache",
+        );
+        return report.wrong(ABOUT, format!("{text}, so nothing is cached"), fix);
+    }
     let parent = directory.ancestors().skip(1).find(|parent| parent.exists());
     let parent = parent.unwrap_or(Path::new("/"));
     if parent.is_dir() && is_writable(parent) {

@@ -110,6 +110,18 @@ fn a_cache_that_belongs_to_another_is_told_and_taken_over() {
 }
 
 #[test]
+fn a_read_only_cache_that_is_not_there_is_told() {
+    let fault = Fault {
+        about: "directory",
+        state: WRONG,
+        says: "does not exist, and `readonly` forbids to make it, so nothing is cached",
+        plant: |world| world.sandbox.set("OCLCACHE_READONLY", "1"),
+        by_hand: Some(|_| "unset OCLCACHE_READONLY".into()),
+    };
+    examine(&mut World::new(), &fault);
+}
+
+#[test]
 fn a_library_that_is_not_there_or_of_another_version_is_told() {
     let missing = Fault {
         about: "library",
