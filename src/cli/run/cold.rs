@@ -27,7 +27,7 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     program.args(&command[1..]);
     program.env("OCLCACHE_DISABLE", "1").env_remove(REMOTE_KEY);
     let mut hidden = Vec::new();
-    let (mut off, mut emptied, mut left) = (vec!["oclcache"], vec![], vec![]);
+    let (mut off, mut replaced, mut left) = (vec!["oclcache"], vec![], vec![]);
     for cache in &CACHES {
         for cold in cache.cold {
             match cold {
@@ -42,13 +42,13 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
                 Cold::Hide(name) => hidden.push(*name),
             }
         }
-        let is_emptied = |cold: &Cold| !matches!(cold, Cold::Set(..));
+        let is_replaced = |cold: &Cold| !matches!(cold, Cold::Set(..));
         match cache.cold {
             [] if is_there(cache, &surroundings) => left.push(cache.name),
             [] => {}
             // The cache of hashcat in ~/.hashcat.
             cold if is_hidden(cold) && is_in_home(cache, &surroundings) => left.push(cache.name),
-            cold if cold.iter().all(is_emptied) => emptied.push(cache.name),
+            cold if cold.iter().all(is_replaced) => replaced.push(cache.name),
             _ => off.push(cache.name),
         }
     }
@@ -59,9 +59,9 @@ pub fn run(quiet: bool, command: &[OsString]) -> Result<ExitCode, Failure> {
     }
     if !quiet {
         let mut words = format!(
-            "oclcache: cold run: turned off the caches of {}; emptied those of {}",
+            "oclcache: cold run: turned off the caches of {}; for this run only, empty ones replace those of {}",
             off.join(", "),
-            emptied.join(", ")
+            replaced.join(", ")
         );
         if !left.is_empty() {
             words += &format!("; cannot turn off {}", left.join(", "));
