@@ -188,6 +188,7 @@ fn examine(
         return Ok(library);
     };
     let known = door::Known {
+        config,
         probed: &probed,
         features: &features,
         registered: &registered,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::drivers::{Registered, RegisteredAs};
 use super::report::{DoctorReport, Fix};
+use super::settings::unset;
 use crate::cli::home;
 use crate::cli::library::{is_of_python_package, typed};
 use crate::cli::probe::prober::{LONGER, ProbeOutput, Prober};
@@ -15,6 +16,7 @@ use crate::cli::probe::{self, Features, Harm, LAYER_DIRECTORY, ProbedLibrary};
 use crate::cli::worker::private_directory::PrivateDirectory;
 
 use crate::cache::RUN_VARIABLE;
+use crate::config::{Config, Mode, Name};
 use crate::front::vendors::{DEFAULT_DIRECTORY, is_named_as_us};
 use crate::log::path;
 
@@ -47,6 +49,8 @@ impl Layer {
 
 /// The results of earlier checks.
 pub struct Known<'a> {
+    /// The settings of this shell.
+    pub config: &'a Config,
     /// What a probe found in this shell's environment.
     pub probed: &'a ProbeOutput,
     /// The features of the loader.
@@ -103,7 +107,10 @@ pub fn examine(known: &Known, prober: &Prober, kept: &PrivateDirectory, report: 
     }
     let copies = copies(known.probed);
     match copies.first() {
-        None => outside(&ours, report),
+        None => {
+            outside(&ours, report);
+            examine_mode(known.config, report);
+        }
         Some(copy) => inside(copy, &ours, &layers, known, report),
     }
     examine_platforms(known, !copies.is_empty(), !layers.is_empty(), report);
@@ -307,8 +314,20 @@ fn accepts(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut Doct
     true
 }
 
+/// Reports a mode in which `oclcache run` takes every platform from its programs.
+fn examine_mode(config: &Config, report: &mut DoctorReport) {
+    if config.mode() == Mode::Beside {
+        let text = "with `mode = beside`, `oclcache run` reports no platform: the loader opens no driver but oclcache there";
+        report.doubtful("platforms", text, unset_mode(config));
+    }
+}
+
+fn unset_mode(config: &Config) -> Fix {
+    unset(Name::Mode, &config.value(Name::Mode).1)
+}
+
 /// Reports that drivers work but programs see none of them.
-fn none_is_listed(report: &mut DoctorReport) {
+fn none_is_listed(known: &Known, report: &mut DoctorReport) {
     let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let vendors = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
     let is_missing =
@@ -316,12 +335,11 @@ fn none_is_listed(report: &mut DoctorReport) {
     if vendors.iter().filter(|name| set(name)).any(is_missing) {
         return; // reported where it is read
     }
-    let mut names = [MODE].into_iter().chain(vendors);
-    let fix = match names.find(set) {
+    let fix = match vendors.iter().find(|name| set(name)) {
+        _ if known.config.mode() == Mode::Beside && is_alone(known) => unset_mode(known.config)
+            .because("`mode = beside` lists none, since the loader opens only oclcache"),
         Some(name) => Fix::command(format!("unset {name}")),
-        None => Fix::words(
-            "`mode = beside` lists none if the loader opens only oclcache; otherwise see the findings about drivers",
-        ),
+        None => Fix::words("see the findings about drivers"),
     };
     let text = "a program started from this shell finds no platform, although there are drivers";
     report.wrong("platforms", text, fix);
@@ -363,7 +381,7 @@ fn examine_platforms(known: &Known, is_inside: bool, is_layer: bool, report: &mu
     let is_usable =
         |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
     if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
-        none_is_listed(report);
+        none_is_listed(known, report);
     }
     if is_inside {
         for name in unreached(known, platforms, is_layer) {

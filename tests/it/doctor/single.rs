@@ -187,6 +187,60 @@ fn a_command_that_others_can_write_is_told_and_mended() {
     examine(&mut world, &fault);
 }
 
+/// The variables of the loader are in order: the step is to unset the mode, where it is set.
+#[test]
+fn a_mode_that_hides_all_platforms_is_told_where_it_is_set() {
+    let mut world = World::new();
+    let config = world.sandbox.path("home/.config/oclcache");
+    fs::create_dir_all(&config).expect("made");
+    fs::write(config.join("config.toml"), "mode = \"beside\"\n").expect("written");
+    let registration = world.sandbox.path("drivers/stub.icd");
+    let library = fs::read_to_string(&registration).expect("read");
+    fs::remove_file(registration).expect("removed");
+    world.sandbox.set("OCLCACHE_VENDORS", library.trim());
+    let told = |world: &World, state, says| {
+        let fault = Fault {
+            about: "platforms",
+            state,
+            says,
+            plant: |_| (),
+            by_hand: None,
+        };
+        let findings = world.findings("");
+        let found = found(&findings, &fault).unwrap_or_else(|| panic!("{findings:#?}"));
+        assert_eq!(found["mend"]["command"], "oclcache config unset mode");
+    };
+    told(
+        &world,
+        WRONG,
+        "finds no platform, although there are drivers",
+    );
+    // Only `oclcache run` uses it: its programs see no driver but oclcache.
+    fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed");
+    told(&world, WARNING, "`oclcache run` reports no platform");
+}
+
+/// No platform is listed because of a variable of the loader.
+#[test]
+fn a_directory_without_drivers_is_told() {
+    let mut world = World::new();
+    let library = fs::read_to_string(world.sandbox.path("drivers/stub.icd")).expect("read");
+    fs::create_dir(world.sandbox.path("empty")).expect("made");
+    let empty = world.sandbox.path("empty");
+    world.sandbox.set("OCLCACHE_VENDORS", library.trim());
+    world.sandbox.set("OCL_ICD_VENDORS", empty);
+    let fault = Fault {
+        about: "platforms",
+        state: WRONG,
+        says: "finds no platform, although there are drivers",
+        plant: |_| (),
+        by_hand: None,
+    };
+    let findings = world.findings("");
+    let found = found(&findings, &fault).unwrap_or_else(|| panic!("{findings:#?}"));
+    assert_eq!(found["mend"]["command"], "unset OCL_ICD_VENDORS");
+}
+
 #[test]
 fn a_temporary_directory_that_is_none_is_told() {
     let mut world = World::new();
