@@ -162,6 +162,8 @@ impl Config {
                     setting.default
                 );
                 config.complaints.push(complaint);
+                config.values[setting.name as usize] =
+                    (setting.default.into(), ValueSource::Default);
             }
         }
         config

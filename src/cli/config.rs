@@ -258,8 +258,19 @@ fn say_what_overrides(key: &SettingName, file: &Path) {
     let config = Config::read();
     let is_written = |source: &ValueSource| matches!(source, ValueSource::File(from) | ValueSource::SystemFile(from) if from == file);
     let shown = path(file).to_string();
-    let complaints = config.complaints.iter();
-    for complaint in complaints.filter(|complaint| complaint.contains(&shown)) {
+    // Of a variable as well: another value than the file's is then used.
+    let variable = match key {
+        SettingName::Setting(setting) => setting.variable,
+        SettingName::Rule { .. } => None,
+    };
+    let variable = variable.map(|variable| format!("`{variable}`: "));
+    let is_told = |complaint: &&String| {
+        let of_variable = variable
+            .as_ref()
+            .is_some_and(|it| complaint.starts_with(it));
+        of_variable || complaint.contains(&shown)
+    };
+    for complaint in config.complaints.iter().filter(is_told) {
         say(&format!("oclcache: {complaint}"));
     }
     let disabling = SETTINGS[Name::Disable as usize]

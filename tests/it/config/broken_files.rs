@@ -33,6 +33,29 @@ fn a_file_that_cannot_be_read_is_told_by_run_and_get() {
     }
 }
 
+/// A script that reads a setting gets what is in force.
+#[test]
+fn what_is_not_a_value_is_shown_nowhere() {
+    let mut sandbox = Sandbox::stub();
+    sandbox.set("OCLCACHE_MAX_SIZE", "3");
+    let complaint = "oclcache: `OCLCACHE_MAX_SIZE`: `max_size` is `3`, which is not a size with a unit, such as 500M or 5Gi; using 5Gi\n";
+    let ran = config(&sandbox, &["get", "max_size"]).ok();
+    assert_eq!(
+        (ran.stdout.as_str(), ran.stderr.as_str()),
+        ("5Gi\n", complaint)
+    );
+    let json = config(&sandbox, &["get", "--json", "max_size"]).ok().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (&json["value"], &json["from"]["kind"]),
+        (&"5Gi".into(), &"default".into())
+    );
+    // What is written is not used either, and that is told with the reason.
+    let ran = config(&sandbox, &["set", "max_size", "1Gi"]).ok();
+    let words = format!("{complaint}oclcache: but `5Gi` is used here, from: default\n");
+    assert!(ran.stderr.ends_with(&words), "{}", ran.stderr);
+}
+
 #[test]
 fn who_may_not_write_the_systems_file_is_told_to_use_sudo() {
     if !is_root() {
