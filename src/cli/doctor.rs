@@ -113,8 +113,11 @@ impl DoctorArgs {
         let library = match PrivateDirectory::new() {
             Ok(kept) => examine(&self, &config, &prober, &kept, &bar, &mut report)?,
             Err(error) => {
-                let fix = Fix::command("unset TMPDIR")
-                    .because("set TMPDIR to a directory that you can write");
+                let words = "set TMPDIR to a directory that you can write";
+                let fix = match std::env::var_os("TMPDIR") {
+                    Some(_) => Fix::command("unset TMPDIR").because(words),
+                    None => Fix::command("export TMPDIR=/path/to/a/directory").because(words),
+                };
                 let text =
                     format!("no temporary directory can be made, so no driver is checked: {error}");
                 report.wrong("temporary", text, fix);

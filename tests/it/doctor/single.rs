@@ -255,6 +255,29 @@ fn a_temporary_directory_that_is_none_is_told() {
     examine(&mut world, &fault);
 }
 
+/// Where the default is what cannot be written, nothing is there to unset.
+#[test]
+fn a_default_temporary_directory_that_cannot_be_written_is_told() {
+    let read_only = "unset TMPDIR\nmount --bind /tmp /tmp && mount -o remount,bind,ro /tmp";
+    let Some(findings) = in_a_mount_namespace(&World::new(), read_only) else {
+        return skipped("a /tmp that is only read (it needs to mount it)");
+    };
+    let fault = Fault {
+        about: "temporary",
+        state: WRONG,
+        says: "no temporary directory can be made",
+        plant: |_| (),
+        by_hand: None,
+    };
+    let found = found(&findings, &fault).unwrap_or_else(|| panic!("{findings:#?}"));
+    let mend = &found["mend"];
+    assert_eq!(
+        mend["words"],
+        "set TMPDIR to a directory that you can write"
+    );
+    assert_eq!(mend["command"], "export TMPDIR=/path/to/a/directory");
+}
+
 /// Who has configured a directory wants it to be used.
 #[test]
 fn a_directory_for_all_users_that_others_can_write_is_told() {
@@ -279,10 +302,15 @@ fn on_a_file_system(script: &str) -> Option<Vec<Value>> {
     let world = World::new();
     let cache = cache(&world, 0o700);
     let script = format!(
-        "mount -t tmpfs -o size=4m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1\n\
-        exec oclcache doctor --json --no-build",
+        "mount -t tmpfs -o size=4m,mode=700 none {cache} && cd {cache} && {{ {script}; }} > /dev/null 2>&1",
         cache = cache.display()
     );
+    in_a_mount_namespace(&world, &script)
+}
+
+/// What the doctor finds behind this script; None if it cannot mount.
+fn in_a_mount_namespace(world: &World, script: &str) -> Option<Vec<Value>> {
+    let script = format!("{script}\nexec oclcache doctor --json --no-build");
     let mut command = world.sandbox.command(Way::Bare, "unshare");
     let output = command.args(["-m", "sh", "-c", &script]).output().ok()?;
     let json: Value = serde_json::from_slice(&output.stdout).ok()?;
