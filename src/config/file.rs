@@ -100,7 +100,13 @@ impl Config {
                 let error: &toml::de::Error = &error;
                 let before = error.span().and_then(|span| content.get(..span.start));
                 let line = before.map_or(1, |before| before.matches('\n').count() + 1);
-                let why = text(error.message().as_bytes());
+                let word = content.lines().nth(line - 1).and_then(unquoted);
+                let why = match word {
+                    Some(word) => {
+                        format!("`{word}` is neither `true` nor `false`, and a text needs quotes")
+                    }
+                    None => text(error.message().as_bytes()).to_string(),
+                };
                 return self
                     .complaints
                     .push(format!("`{shown}` is not TOML: line {line}: {why}"));
@@ -188,6 +194,15 @@ impl Config {
             }
         }
     }
+}
+
+/// The value of a line if it is a word that has no meaning in TOML: the parser takes `no` for a beginning of `nan`.
+fn unquoted(line: &str) -> Option<&str> {
+    let (_, value) = line.split_once('=')?;
+    let word = value.split('#').next()?.trim();
+    let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let is_value = ["true", "false", "inf", "nan"].contains(&word);
+    (is_word && !is_value).then_some(word)
 }
 
 /// Refuses a file that everybody can write, because settings name libraries to load.

@@ -33,6 +33,43 @@ fn a_file_that_cannot_be_read_is_told_by_run_and_get() {
     }
 }
 
+/// The parser names what words that begin alike could be: `nan` for `no`.
+#[test]
+fn a_word_without_quotes_is_named_as_such() {
+    let sandbox = Sandbox::stub();
+    let said = |lines: &str| {
+        file(&sandbox, &format!("# \n{lines}\n"));
+        config(&sandbox, &["get", "verify"]).ok().stderr
+    };
+    for (lines, word) in [
+        ("disable = no", "no"),
+        ("disable = yes", "yes"),
+        ("disable=off # for now", "off"),
+        ("disable = True", "True"),
+        ("mode = icd", "icd"),
+        ("record = inline", "inline"),
+        ("program.a.cache = no", "no"),
+        ("[program.a]\ncache = no", "no"),
+    ] {
+        let number = 1 + lines.lines().count();
+        let words = format!(
+            "is not TOML: line {number}: `{word}` is neither `true` nor `false`, and a text needs quotes\n"
+        );
+        let said = said(lines);
+        assert!(said.ends_with(&words), "{lines}: {said}");
+    }
+    for lines in [
+        "disable = true\ndisable = true",
+        "log = \"x",
+        "log =",
+        "max_size = 1 Gi",
+    ] {
+        let said = said(lines);
+        let is_parsers = said.contains("is not TOML: line") && !said.contains("needs quotes");
+        assert!(is_parsers, "{lines}: {said}");
+    }
+}
+
 /// A script that reads a setting gets what is in force.
 #[test]
 fn what_is_not_a_value_is_shown_nowhere() {
