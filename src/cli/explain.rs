@@ -102,7 +102,7 @@ impl ExplainArgs {
                     let but = match past {
                         None => "",
                         Some(_) => {
-                            "; `oclcache stats` counts those that loaded binaries of their own"
+                            ", or none since `oclcache clear`; `oclcache stats` counts those that loaded binaries of their own"
                         }
                     };
                     say(&format!(

@@ -406,6 +406,17 @@ fn a_period_has_all_that_was_compiled_in_it() {
     }
 }
 
+/// The journal goes with the entries: that it is empty does not say that nothing was compiled.
+#[test]
+fn an_emptied_cache_is_not_called_unused() {
+    let sandbox = Sandbox::stub();
+    sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
+    sandbox.oclcache(&["clear"]).ok();
+    let ran = sandbox.oclcache(&["explain"]).ok();
+    let words = "oclcache: the journal is empty: no program was compiled yet, or none since `oclcache clear`; `oclcache stats`";
+    assert!(ran.stderr.starts_with(words), "{}", ran.stderr);
+}
+
 #[test]
 fn counters_that_are_reset_leave_what_explain_reads() {
     let sandbox = Sandbox::stub();
