@@ -324,7 +324,7 @@ impl Config {
         }
         let default = self
             .default_directory()
-            .ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set; set OCLCACHE_DIR")?;
+            .ok_or("neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set to an absolute path; set OCLCACHE_DIR")?;
         // Under sudo HOME may still be the caller's, in whose directories root must leave no files.
         let parent = default
             .ancestors()

@@ -184,7 +184,7 @@ fn file(system: bool) -> Result<PathBuf, Failure> {
     };
     of_user(directory("XDG_CONFIG_HOME"), directory("HOME")).ok_or_else(|| {
         Failure::new(
-            "the place of the user's configuration file is unknown; set HOME or XDG_CONFIG_HOME, or write the system's with --system",
+            "the place of the user's configuration file is unknown; set HOME or XDG_CONFIG_HOME to an absolute path, or write the system's with --system",
         )
     })
 }

@@ -259,7 +259,7 @@ impl Outbox {
 /// For people: there is no place for one, or it is another user's.
 fn own_state(config: &Config) -> Result<PathBuf, String> {
     let state = config.state_directory();
-    let state = state.ok_or("neither XDG_STATE_HOME nor HOME is set")?;
+    let state = state.ok_or("neither XDG_STATE_HOME nor HOME is set to an absolute path")?;
     // Root must leave no files where HOME is another user's.
     match crate::trust::foreign_part(&state) {
         Some(foreign) => {

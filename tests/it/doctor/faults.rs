@@ -295,10 +295,10 @@ const FAULTS: [Fault; 47] = [
     Fault {
         about: "directory",
         state: WRONG,
-        says: "neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set",
+        says: "neither OCLCACHE_DIR nor XDG_CACHE_HOME nor HOME is set to an absolute path",
         plant: |world| {
             world.sandbox.set("OCLCACHE_DIR", "");
-            world.sandbox.set("HOME", "");
+            world.sandbox.set("HOME", "relative");
         },
         by_hand: Some(|world| {
             format!(
