@@ -72,10 +72,11 @@ pub fn previous(
     operation: &Operation,
 ) -> Result<Option<Arc<Recipe>>, Bypass> {
     let targets = targets(ticket.driver, devices, arguments)?;
+    // Not before it matters: to know the behavior, the driver is identified, which takes a first build 60 ms.
+    let keeps = || Cache::get().behavior(ticket.driver).rebuild == Rebuild::KeepsVariables;
     // Each device keeps what it has when the program is built for another (measured: Intel's CPU runtime), variables of program scope
     // included, which no P' of them all does.
-    let keeps = Cache::get().behavior(ticket.driver).rebuild == Rebuild::KeepsVariables;
-    if keeps && devices.len() > 1 {
+    if devices.len() > 1 && keeps() {
         return Err(Bypass::SomeDevices);
     }
     if !ticket.built || targets.len() == devices.len() {
