@@ -27,6 +27,7 @@ mod lexer;
 mod lines;
 mod macro_names;
 mod pasting;
+mod pragma_words;
 mod random_name;
 mod scan;
 mod together;
@@ -36,8 +37,9 @@ use std::collections::HashSet;
 
 use assembly::{ASM_LETTERS, could_name_a_file, has_escape, is_symbol, may_have_operand};
 pub use language::could_be_cpp;
-use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, is_word, opens_comment};
+use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
+use pragma_words::{has_pragma_word, is_pragma_comment};
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
 use scan::{contains, holds_anywhere};
@@ -73,16 +75,6 @@ const SPECIAL_IN_C: usize = 14;
 
 /// Operators that run a pragma from anywhere in a line.
 const PRAGMA_OPERATORS: [&[u8]; 2] = [b"_Pragma", b"__pragma"];
-
-/// Words of the pragmas that read files or rename headers: `GCC dependency`, `GCC pch_preprocess`, `clang module import`,
-/// `include_alias`, `comment(lib, ...)` (which LLVM's linker follows) and others.
-const PRAGMA_WORDS: [&[u8]; 5] = [
-    b"comment",
-    b"dependency",
-    b"pch_preprocess",
-    b"module",
-    b"include_alias",
-];
 
 /// Macros of drivers that make strings by `#` (measured: of PoCL 3.1; Intel's CPU runtime, rusticl and clang's headers have none).
 const STRING_MAKERS: [&[u8]; 1] = [b"_CL_STATIC_ASSERT"];
@@ -385,7 +377,10 @@ impl<'a> Texts<'a> {
                             let line = lexer.rest_of_line();
                             pragma_end = lexer.at() + line.len();
                             // A comment carries the directive on over line ends, unless it is `#pragma mark`, in which clang reads none.
-                            if has_pragma_word(line) || opens_comment(line) {
+                            if has_pragma_word(line)
+                                || is_pragma_comment(line)
+                                || opens_comment(line)
+                            {
                                 return Err(Bypass::ReadsFile);
                             }
                         }
@@ -553,21 +548,6 @@ fn special_names(is_cpp: bool) -> &'static [(&'static [u8], Bypass)] {
         true => &SPECIAL,
         false => &SPECIAL[..SPECIAL_IN_C],
     }
-}
-
-/// Whether the text has one of [`PRAGMA_WORDS`].
-fn has_pragma_word(text: &[u8]) -> bool {
-    let begins = |byte: u8, _: u8| {
-        (byte == b'c') | (byte == b'd') | (byte == b'p') | (byte == b'm') | (byte == b'i')
-    };
-    holds_anywhere(text, begins, |rest| {
-        // `comment` is a common word, which has other forms. What follows it may come from a macro.
-        let is_one = |behind: &[u8]| !behind.first().is_some_and(|next| is_word(*next));
-        PRAGMA_WORDS.iter().any(|word| {
-            let behind = rest.strip_prefix(*word);
-            behind.is_some_and(|behind| *word != PRAGMA_WORDS[0] || is_one(behind))
-        })
-    })
 }
 
 /// The reason that follows from the first special name anywhere in the text, even in a comment or a literal.

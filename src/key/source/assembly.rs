@@ -76,7 +76,7 @@ pub(super) fn code_could_name_a_file(code: &[u8], may_be_other: impl Fn(&[u8]) -
         let is_number = behind.first().is_some_and(u8::is_ascii_digit);
         let is_ellipsis = before.ends_with(b".") || behind.starts_with(b".");
         let is_name = first.is_some() && is_whole(before, word) && !may_be_operand(before, word);
-        !is_number && !is_ellipsis && !(is_name && !may_be_other(word))
+        !is_number && !is_ellipsis && (!is_name || may_be_other(word))
     })
 }
 
@@ -340,6 +340,8 @@ mod tests {
             ("#define ab\n#define Q(x) x##b.incbin", "Q(a) \"b\""),
             ("#define ab", "C(a, b.incbin) \"b\""),
             ("", "C(__REGISTER_, PREFIX__.incbin) \"b\""),
+            ("", "C(CLANG_HAS_RW_IMA, GES.incbin) \"b\""),
+            ("", "C(cl_khr_depth_i, mages.incbin) \"b\""),
             ("#define D(x)", "D\x0b(y).incbin \"b\""),
             ("#define D(x)", "D\n#if 1\n(y).incbin \"b\"\n#endif"),
             ("#define Q .in%:%:cbin", "Q \"b\""),

@@ -93,10 +93,14 @@ impl MacroNames {
         self.is_unclear || self.names.contains(word) || is_of_driver() && !KEYWORDS.contains(&word)
     }
 
-    /// Whether `##` may make the name of a macro of a word that ends with this one. Such a macro of a driver that is empty ends with an
-    /// underscore (measured: `__REGISTER_PREFIX__` of clang).
+    /// Whether `##` may make the name of a macro of another word and this one, behind it. The empty macros of drivers end with
+    /// capitals or an underscore, but for one (measured: `__REGISTER_PREFIX__`, `POCL_DEVICE_TYPES_H`, `cl_khr_depth_images`; PoCL 3.1,
+    /// Intel's CPU runtime, rusticl, Oclgrind, clang 15).
     pub(super) fn may_end_with(&self, word: &[u8]) -> bool {
-        word.ends_with(b"_") || self.names.iter().any(|name| name.ends_with(word))
+        let is_of_driver = word.iter().any(u8::is_ascii_uppercase)
+            || word.ends_with(b"_")
+            || b"cl_khr_depth_images".ends_with(word);
+        is_of_driver || self.names.iter().any(|name| name.ends_with(word))
     }
 
     /// How many names there are.

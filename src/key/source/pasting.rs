@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 
 use super::lexer::is_word;
+use super::pragma_words::PRAGMA_WORDS;
 use super::scan::holds_anywhere;
-use super::{
-    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, SPECIAL, STRING_MAKERS, SYMBOL_NAMES, special_names,
-};
+use super::{ASM_NAMES, PRAGMA_OPERATORS, SPECIAL, STRING_MAKERS, SYMBOL_NAMES, special_names};
 
 /// How many forbidden names there are.
 const NAMES: usize = SPECIAL.len()

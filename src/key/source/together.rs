@@ -8,10 +8,11 @@ use super::directive_code::is_balanced;
 use super::lexer::Lexer;
 use super::macro_names::{CallWords, Definition, MacroNames};
 use super::pasting::Pieces;
+use super::pragma_words::{PRAGMA_WORDS, has_comment_word, has_pragma_word};
 use super::scan::contains;
 use super::{
-    ASM_NAMES, PRAGMA_OPERATORS, PRAGMA_WORDS, STEPS_OF_WORDS, STRING_MAKERS, SYMBOL_NAMES, Texts,
-    has_pragma_word, mentions_special, special_names,
+    ASM_NAMES, PRAGMA_OPERATORS, STEPS_OF_WORDS, STRING_MAKERS, SYMBOL_NAMES, Texts,
+    mentions_special, special_names,
 };
 use crate::outcome::Bypass;
 
@@ -117,7 +118,7 @@ impl Texts<'_> {
     fn judge_pragmas(&self) -> Result<(), Bypass> {
         let (reads, mentions) = (Cell::new(false), Cell::new(None));
         let judge = |text: &[u8]| {
-            reads.set(reads.get() || has_pragma_word(text));
+            reads.set(reads.get() || has_pragma_word(text) || has_comment_word(text));
             let earlier = mentions.get();
             mentions.set(earlier.or_else(|| mentions_special(text, self.is_cpp)));
         };

@@ -21,5 +21,13 @@ fn pragmas_that_read_files_count() {
         ("#define M \"module\"\n__pragma(M)", FILE),
         ("_Pragma(_CL_STATIC_ASSERT(ID(mod)ule, 1))", FILE),
         ("int dependency, module;", NONE),
+        ("#pragma comment(lib, \"a\")\n", FILE),
+        ("#pragma comment\x0b(lib, \"a\")\n", FILE),
+        ("#define X (lib, \"a\")\n#pragma comment X\n", FILE),
+        ("#pragma /**/ comment X\n", FILE),
+        ("_Pragma(\"comment X\")", FILE),
+        ("#pragma unroll // see the comment (below)\n", NONE),
+        ("#pragma OPENCL EXTENSION a : enable // uncomment\n", NONE),
+        ("_Pragma(\"unroll\") int commented, comments;", NONE),
     ]);
 }
