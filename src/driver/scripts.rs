@@ -34,6 +34,10 @@ const LINKER_VARIABLES: [&[u8]; 4] = [
 ];
 /// Options of the dynamic linker in place of these variables.
 const LINKER_OPTIONS: [&[u8]; 3] = [b"--library-path", b"--preload", b"--audit"];
+/// Shells that read no other files before a script than those of [`SHELL_FILES`], if they are no login shells.
+const PLAIN_SHELLS: [&[u8]; 3] = [b"sh", b"bash", b"dash"];
+/// Shells that read files of their own before each script (their manuals).
+const OTHER_SHELLS: [&[u8]; 5] = [b"zsh", b"csh", b"tcsh", b"ksh", b"fish"];
 /// Variables that name a file which shells read first (bash(1), sh(1)).
 pub const SHELL_FILES: [&str; 2] = ["BASH_ENV", "ENV"];
 
@@ -86,7 +90,7 @@ pub fn with_files_of_scripts(
             let Some(text) = text_of(path)? else {
                 continue;
             };
-            if next <= chosen.len() && !is_of_plain_shell(&text) {
+            if next <= chosen.len() && !is_of_plain_shell(&text) || runs_other_shell(&text) {
                 tracing::warn!(
                     "a script in place of one of the driver's tools is no plain one of sh, bash or dash: nothing is cached"
                 );
@@ -159,8 +163,8 @@ impl ToolFiles {
     }
 }
 
-/// Whether the shell that runs the script reads no files first but those of [`SHELL_FILES`], as a login shell does (measured: bash reads
-/// `~/.bash_profile`), and other shells in each script.
+/// Whether one of [`PLAIN_SHELLS`] runs the script. A login shell reads other files first (measured: bash reads `~/.bash_profile`), and so
+/// do interpreters of other languages.
 fn is_of_plain_shell(text: &[u8]) -> bool {
     // The search for programs (execvp(3)) gives others to sh.
     let Some(rest) = text.strip_prefix(b"#!") else {
@@ -173,12 +177,34 @@ fn is_of_plain_shell(text: &[u8]) -> bool {
     if shell.ends_with(b"/env") {
         shell = words.next().unwrap_or_default();
     }
-    let name = shell.rsplit(|byte| *byte == b'/').next();
-    let is_plain = |option: &[u8]| match option {
+    PLAIN_SHELLS.contains(&file_name(shell)) && words.all(is_plain_option)
+}
+
+/// Whether a text runs a shell that reads other files first, by its first line or within it.
+fn runs_other_shell(text: &[u8]) -> bool {
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || b";&|()<>\"'`".contains(byte);
+    let mut words = text.split(is_end).filter(|word| !word.is_empty());
+    let mut is_shell = false;
+    words.any(|word| {
+        let is_option = is_shell && word.starts_with(b"-");
+        let name = file_name(word);
+        // Elsewhere such a word may be another one.
+        let is_other = OTHER_SHELLS.contains(&name) && word.len() > name.len();
+        let is_odd = is_option && !is_plain_option(word);
+        is_shell = is_option || PLAIN_SHELLS.contains(&name);
+        is_other || is_odd
+    })
+}
+
+fn is_plain_option(option: &[u8]) -> bool {
+    match option {
         [b'-', letters @ ..] => letters.iter().all(|letter| !b"-il".contains(letter)),
         _ => false,
-    };
-    [&b"sh"[..], b"bash", b"dash"].contains(&name.unwrap_or_default()) && words.all(is_plain)
+    }
+}
+
+fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
 /// A script of this user cannot read what this process may not.

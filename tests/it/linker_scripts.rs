@@ -87,15 +87,23 @@ fn nothing_is_cached_if_the_shell_of_a_script_in_place_of_a_linker_reads_files_o
     let Some((sandbox, _)) = with_linker() else {
         return;
     };
-    for (line, compilations_expected) in [
-        ("#!/bin/bash -l", [1, 1]),
-        ("#!/usr/bin/env -S bash --login", [1, 1]),
-        ("#!/bin/bash -e", [1, 0]),
+    let script = "exec /usr/bin/ld \"$@\"\n";
+    write_program(&sandbox.path("inner"), &format!("#!/bin/bash -l\n{script}"));
+    let inner = sandbox.path("inner");
+    let inner = inner.display();
+    for (text, expected) in [
+        (format!("#!/bin/bash -l\n{script}"), [1, 1]),
+        (format!("#!/usr/bin/env -S bash --login\n{script}"), [1, 1]),
+        (format!("#!/bin/sh\nexec {inner} \"$@\"\n"), [1, 1]),
+        (
+            format!("#!/bin/sh\nexec bash -e -lc '{inner} \"$@\"' x \"$@\"\n"),
+            [1, 1],
+        ),
+        (format!("#!/bin/bash -e\n{script}"), [1, 0]),
     ] {
-        let text = format!("{line}\nexec /usr/bin/ld \"$@\"\n");
         write_program(&sandbox.path("bin/ld"), &text);
         let compiled = [(); 2].map(|()| compilations(&sandbox));
-        assert_eq!(compiled, compilations_expected, "{line}");
+        assert_eq!(compiled, expected, "{text}");
     }
 }
 
