@@ -82,6 +82,7 @@ use crate::syscall_filters;
 use amend::WaitingKernels;
 use attribution::Attribution;
 use audit::AuditMarks;
+use change::Refusal;
 use counting::{BuildTime, nanoseconds};
 use entry_memory::EntryMemory;
 use first_build::{Beginning, FirstBuild};
@@ -449,13 +450,24 @@ impl Cache {
             }
             first => first,
         };
-        let held = self.prepare_change(&ticket, &plan);
         // Asked now, while the application is in the call: later the program may be released.
         let of = match &plan {
             // A program that is being built is not asked for its devices.
             BuildPlan::Before(Ok(_), _) => Attribution::driver(ticket.driver),
             _ if ticket.concurrent => Attribution::driver(ticket.driver),
             _ => Attribution::program(ticket.driver, ticket.program, &call.arguments),
+        };
+        let held = match self.prepare_change(&ticket, &plan) {
+            Ok(held) => held,
+            Err(Refusal(code)) => {
+                shadow::ended(&ticket, BuildEnd::Refused, None, None);
+                let time = BuildTime {
+                    before: called.elapsed(),
+                    ..BuildTime::default()
+                };
+                self.count_failed(&of, None, time);
+                return NextStep::Return(call.program, code);
+            }
         };
         let refusable = held.is_some() || ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();

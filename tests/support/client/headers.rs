@@ -297,6 +297,10 @@ pub fn changed_file(session: &Session) -> Result<(), String> {
         build(directory, program, &format!("-I {directory} -DV{value}"));
         remove(directory)?;
     }
+    let (kernel, code) = cl::kernel(program, "value");
+    println!("kernel: code {code}");
+    build("over a kernel", program, "-I two");
+    cl::release_kernel(kernel);
     // All drivers refuse data for no function.
     let data = ptr::dangling_mut();
     let refused = cl::build_notify(program, Some("-I two"), None, data);
