@@ -42,7 +42,10 @@ impl Remedy {
             let default = Config::read().foreign_directory();
             default.is_some_and(|default| default == directory) && !directory.is_symlink()
         };
-        let quoted = quoted(directory).filter(|_| is_only_a_cache(directory) || is_default());
+        // Another user still uses his.
+        let is_free = !is_foreign || metadata.uid() == 0;
+        let may_take = || is_free && (is_only_a_cache(directory) || is_default());
+        let quoted = quoted(directory).filter(|_| may_take());
         Some(match quoted {
             Some(quoted) => Remedy::Command(format!("{command} {quoted}")),
             None if is_writable(directory) => {
