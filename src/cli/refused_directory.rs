@@ -42,8 +42,8 @@ impl Remedy {
             let default = Config::read().foreign_directory();
             default.is_some_and(|default| default == directory) && !directory.is_symlink()
         };
-        // Another user still uses his.
-        let is_free = !is_foreign || metadata.uid() == 0;
+        // Another user still uses his. Root decides.
+        let is_free = !is_foreign || [own, metadata.uid()].contains(&0);
         let may_take = || is_free && (is_only_a_cache(directory) || is_default());
         let quoted = quoted(directory).filter(|_| may_take());
         Some(match quoted {
