@@ -187,6 +187,22 @@ fn a_command_that_others_can_write_is_told_and_mended() {
     examine(&mut world, &fault);
 }
 
+const NO_PLATFORM: &str = "finds no platform, although there are drivers";
+
+/// The command that mends the finding about platforms that says this.
+fn platforms_step(world: &World, state: &'static str, says: &'static str) -> Value {
+    let fault = Fault {
+        about: "platforms",
+        state,
+        says,
+        plant: |_| (),
+        by_hand: None,
+    };
+    let findings = world.findings("");
+    let found = found(&findings, &fault).unwrap_or_else(|| panic!("{findings:#?}"));
+    found["mend"]["command"].clone()
+}
+
 /// The variables of the loader are in order: the step is to unset the mode, where it is set.
 #[test]
 fn a_mode_that_hides_all_platforms_is_told_where_it_is_set() {
@@ -198,26 +214,12 @@ fn a_mode_that_hides_all_platforms_is_told_where_it_is_set() {
     let library = fs::read_to_string(&registration).expect("read");
     fs::remove_file(registration).expect("removed");
     world.sandbox.set("OCLCACHE_VENDORS", library.trim());
-    let told = |world: &World, state, says| {
-        let fault = Fault {
-            about: "platforms",
-            state,
-            says,
-            plant: |_| (),
-            by_hand: None,
-        };
-        let findings = world.findings("");
-        let found = found(&findings, &fault).unwrap_or_else(|| panic!("{findings:#?}"));
-        assert_eq!(found["mend"]["command"], "oclcache config unset mode");
-    };
-    told(
-        &world,
-        WRONG,
-        "finds no platform, although there are drivers",
-    );
+    let step = "oclcache config unset mode";
+    assert_eq!(platforms_step(&world, WRONG, NO_PLATFORM), step);
     // Only `oclcache run` uses it: its programs see no driver but oclcache.
     fs::remove_file(world.sandbox.path("drivers/oclcache.icd")).expect("removed");
-    told(&world, WARNING, "`oclcache run` reports no platform");
+    let says = "`oclcache run` reports no platform";
+    assert_eq!(platforms_step(&world, WARNING, says), step);
 }
 
 /// No platform is listed because of a variable of the loader.
@@ -229,16 +231,8 @@ fn a_directory_without_drivers_is_told() {
     let empty = world.sandbox.path("empty");
     world.sandbox.set("OCLCACHE_VENDORS", library.trim());
     world.sandbox.set("OCL_ICD_VENDORS", empty);
-    let fault = Fault {
-        about: "platforms",
-        state: WRONG,
-        says: "finds no platform, although there are drivers",
-        plant: |_| (),
-        by_hand: None,
-    };
-    let findings = world.findings("");
-    let found = found(&findings, &fault).unwrap_or_else(|| panic!("{findings:#?}"));
-    assert_eq!(found["mend"]["command"], "unset OCL_ICD_VENDORS");
+    let step = platforms_step(&world, WRONG, NO_PLATFORM);
+    assert_eq!(step, "unset OCL_ICD_VENDORS");
 }
 
 #[test]
