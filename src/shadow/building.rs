@@ -147,9 +147,9 @@ pub fn set_busy(ticket: &Ticket, busy: bool) -> bool {
         .is_some()
 }
 
-/// Lets P answer for itself while the driver judges a call. P was built for real, or is being built anew. P' must not be hidden if the driver will refuse the
-/// call because kernels of P' are alive: other threads would get kernels of P meanwhile, which have program-scope variables of their
-/// own.
+/// Lets P answer for itself while the driver judges a call. P was built for real, or is being built anew. P' must not be hidden if the
+/// driver will refuse the call because kernels of P' are alive: other threads would get kernels of P meanwhile, which have program-scope
+/// variables of their own.
 pub fn hide_inner(ticket: &Ticket) {
     let mut state = STATE.write();
     if let Some(known) = state.programs.get_mut(&ticket.program)

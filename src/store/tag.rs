@@ -35,7 +35,8 @@ pub(super) fn tag(cache: &Directory, root: &Directory) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Whether a directory has a cache in it and nothing else, whoever owns it. False if it cannot be listed.
+/// Whether all that a directory contains belongs to a cache, and there is one. It does not matter who owns it. False if the directory
+/// cannot be listed.
 pub fn is_only_a_cache(path: &Path) -> bool {
     let Ok(names) = std::fs::read_dir(path) else {
         return false;
