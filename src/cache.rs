@@ -82,7 +82,7 @@ use crate::syscall_filters;
 use amend::WaitingKernels;
 use attribution::Attribution;
 use audit::AuditMarks;
-use change::Refusal;
+use change::Judged;
 use counting::{BuildTime, nanoseconds};
 use entry_memory::EntryMemory;
 use first_build::{Beginning, FirstBuild};
@@ -457,18 +457,7 @@ impl Cache {
             _ if ticket.concurrent => Attribution::driver(ticket.driver),
             _ => Attribution::program(ticket.driver, ticket.program, &call.arguments),
         };
-        let held = match self.prepare_change(&ticket, &plan) {
-            Ok(held) => held,
-            Err(Refusal(code)) => {
-                shadow::ended(&ticket, BuildEnd::Refused, None, None);
-                let time = BuildTime {
-                    before: called.elapsed(),
-                    ..BuildTime::default()
-                };
-                self.count_failed(&of, None, time);
-                return NextStep::Return(call.program, code);
-            }
-        };
+        let Judged { program, held } = self.prepare_change(&ticket, &plan);
         let refusable = held.is_some() || ticket.built && plan::has_kernels(&ticket);
         let devices = call.arguments.devices.clone();
         let watch = ticket.driver.watch_libraries();
@@ -494,9 +483,9 @@ impl Cache {
                 turn.published();
             }
         });
-        let program = call.program;
+        let known_as = Some(call.program);
         let (number, notify) =
-            notify::begin_call(Some(program), call.notify, refusable, held, None, finish);
+            notify::begin_call(known_as, call.notify, refusable, held, None, finish);
         NextStep::Call {
             arguments: BuildBelow { program, notify },
             number: Some(number),

@@ -2,8 +2,6 @@
 
 use std::ffi::CString;
 
-use opencl_sys::{CL_INVALID_OPERATION, cl_int};
-
 use super::{BuildPlan, Cache, answer, plan, restore};
 use crate::cl::{Kernel, Program};
 use crate::driver::Driver;
@@ -22,8 +20,22 @@ impl Drop for HeldKernel {
     }
 }
 
-/// The code with which the driver refuses a call that changes P'.
-pub(super) struct Refusal(pub cl_int);
+/// What the driver is called for in a call that changes a program.
+pub(super) struct Judged {
+    /// The program that it gets.
+    pub program: Program,
+    /// What makes it judge that program as one with kernels.
+    pub held: Option<HeldObject>,
+}
+
+impl Judged {
+    fn own(ticket: &Ticket, held: Option<HeldObject>) -> Judged {
+        Judged {
+            program: ticket.program,
+            held,
+        }
+    }
+}
 
 /// Whether the driver refuses to build P' because kernels of it are alive. It decides which kernels count: rusticl builds over clones and
 /// over kernels that only commands hold, PoCL does not (measured).
@@ -40,39 +52,35 @@ impl Cache {
     /// A call that has a key needs nothing of what P has, unless other devices or the driver keep that. (If it fails, PoCL and Intel's GPU
     /// driver still have the binary of the build before, which is a limit. Intel's CPU runtime keeps more.) And P is not built of other
     /// inputs: that might fail, and that runtime refuses each later build then (measured). P' goes on to serve if the driver refuses the
-    /// call.
-    ///
-    /// # Errors
-    /// P is not built, and the driver refuses such a call for P' because of its kernels.
-    pub(super) fn prepare_change(
-        &self,
-        ticket: &Ticket,
-        plan: &BuildPlan,
-    ) -> Result<Option<HeldObject>, Refusal> {
+    /// call. If kernels of P' are alive, the driver gets P' itself then, to refuse the call in its own way: the callback that it calls
+    /// and the code differ from driver to driver.
+    pub(super) fn prepare_change(&self, ticket: &Ticket, plan: &BuildPlan) -> Judged {
         let Some(inner) = ticket.inner.as_ref().filter(|inner| inner.is_inner()) else {
-            return Ok(None);
+            return Judged::own(ticket, None);
         };
         let _alone = shadow::own_for_change(ticket);
         let is_fresh = self.behavior(ticket.driver).rebuild == Rebuild::Fresh
             && matches!(plan, BuildPlan::Before(Ok(plan), _) if plan.recipe.previous.is_none());
         if is_fresh {
             shadow::hide_inner(ticket);
-            return Ok(None);
+            return Judged::own(ticket, None);
         }
         if !inner.is_materialized() && !self.still_holds(inner) {
-            return match refuses_for_kernels(ticket, inner) {
-                true => Err(Refusal(CL_INVALID_OPERATION)),
-                false => Ok(None),
+            let program = inner.program();
+            let held = self.held_kernel(ticket, inner, program);
+            return match held.is_some() {
+                true => Judged { program, held },
+                false => Judged::own(ticket, None),
             };
         }
         if !self.build_own(ticket.program, inner, Query::Rebuild) {
-            return Ok(None);
+            return Judged::own(ticket, None);
         }
         let held = self.held_kernel(ticket, inner, ticket.program);
         if held.is_none() {
             shadow::hide_inner(ticket);
         }
-        Ok(held)
+        Judged::own(ticket, held)
     }
 
     /// Creates a kernel of `judged` if kernels of the serving program are alive, so that the driver judges `judged` as a program

@@ -1,5 +1,7 @@
 //! Embedded headers: programs given to clCompileProgram by name.
 
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, fs, ptr};
 
 use opencl_sys::cl_int;
@@ -251,6 +253,13 @@ pub fn section(session: &Session) -> Result<(), String> {
     Ok(())
 }
 
+/// Counts in its data.
+unsafe extern "C" fn count(_program: Handle, data: *mut c_void) {
+    // SAFETY: `changed_file` gives a number that outlives the calls of all drivers, which call back before they return.
+    let called = unsafe { &*data.cast::<AtomicUsize>() };
+    called.fetch_add(1, Ordering::Relaxed);
+}
+
 /// One program that is built again and again while a file changes that it includes.
 pub fn changed_file(session: &Session) -> Result<(), String> {
     if !session.sees_changed_files() {
@@ -300,11 +309,18 @@ pub fn changed_file(session: &Session) -> Result<(), String> {
     let (kernel, code) = cl::kernel(program, "value");
     println!("kernel: code {code}");
     build("over a kernel", program, "-I two");
-    cl::release_kernel(kernel);
     // All drivers refuse data for no function.
     let data = ptr::dangling_mut();
-    let refused = cl::build_notify(program, Some("-I two"), None, data);
-    println!("refused: code {refused}");
+    let refused = || cl::build_notify(program, Some("-I two"), None, data);
+    println!("refused over a kernel: code {}", refused());
+    // Some call back although they refuse the build.
+    let called = AtomicUsize::new(0);
+    let data = ptr::from_ref(&called).cast_mut().cast();
+    let code = cl::build_notify(program, Some("-I two"), Some(count), data);
+    println!("over a kernel, called back: code {code}");
+    println!("called {} times", called.load(Ordering::Relaxed));
+    cl::release_kernel(kernel);
+    println!("refused: code {}", refused());
     session.state("refused", program);
     session.try_kernel("refused", program, "value");
     cl::release_program(program);
