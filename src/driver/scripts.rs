@@ -2,7 +2,7 @@
 //!
 //! Which of these a script uses is not decided here: what its text names counts, of all variables as well. Names that it puts together
 //! are not followed, and a script that puts together what the dynamic linker reads is refused. So is one of a language whose interpreter
-//! reads files of its own first.
+//! reads files of its own first, and one that runs another shell or interpreter, which may.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -36,8 +36,12 @@ const LINKER_VARIABLES: [&[u8]; 4] = [
 const LINKER_OPTIONS: [&[u8]; 3] = [b"--library-path", b"--preload", b"--audit"];
 /// Shells that read no other files before a script than those of [`SHELL_FILES`], if they are no login shells.
 const PLAIN_SHELLS: [&[u8]; 3] = [b"sh", b"bash", b"dash"];
-/// Shells that read files of their own before each script (their manuals).
-const OTHER_SHELLS: [&[u8]; 5] = [b"zsh", b"csh", b"tcsh", b"ksh", b"fish"];
+/// Shells and other interpreters, which read files of their own for some options, or always (their manuals). Without the digits of a
+/// version.
+const INTERPRETERS: [&[u8]; 15] = [
+    b"sh", b"bash", b"dash", b"zsh", b"csh", b"tcsh", b"ksh", b"fish", b"busybox", b"python",
+    b"pypy", b"perl", b"ruby", b"lua", b"tclsh",
+];
 /// Variables that name a file which shells read first (bash(1), sh(1)).
 pub const SHELL_FILES: [&str; 2] = ["BASH_ENV", "ENV"];
 
@@ -90,7 +94,7 @@ pub fn with_files_of_scripts(
             let Some(text) = text_of(path)? else {
                 continue;
             };
-            if next <= chosen.len() && !is_of_plain_shell(&text) || runs_other_shell(&text) {
+            if !is_of_plain_shell(&text) || runs_interpreter(&text) {
                 tracing::warn!(
                     "a script in place of one of the driver's tools is no plain one of sh, bash or dash: nothing is cached"
                 );
@@ -180,19 +184,21 @@ fn is_of_plain_shell(text: &[u8]) -> bool {
     PLAIN_SHELLS.contains(&file_name(shell)) && words.all(is_plain_option)
 }
 
-/// Whether a text runs a shell that reads other files first, by its first line or within it.
-fn runs_other_shell(text: &[u8]) -> bool {
-    let is_end = |byte: &u8| byte.is_ascii_whitespace() || b";&|()<>\"'`".contains(byte);
-    let mut words = text.split(is_end).filter(|word| !word.is_empty());
-    let mut is_shell = false;
-    words.any(|word| {
-        let is_option = is_shell && word.starts_with(b"-");
+/// Whether a script may run another shell or interpreter. How it would run one is not looked at: options, `exec -l` and variables all
+/// make login shells.
+fn runs_interpreter(text: &[u8]) -> bool {
+    let lines = text.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.trim_ascii_start().starts_with(b"#"));
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || b";&|()<>\"'`${}=,\\".contains(byte);
+    lines.flat_map(|line| line.split(is_end)).any(|word| {
         let name = file_name(word);
-        // Elsewhere such a word may be another one.
-        let is_other = OTHER_SHELLS.contains(&name) && word.len() > name.len();
-        let is_odd = is_option && !is_plain_option(word);
-        is_shell = is_option || PLAIN_SHELLS.contains(&name);
-        is_other || is_odd
+        let is_of_version = |byte: &u8| byte.is_ascii_digit() || b".-".contains(byte);
+        let end = name.iter().rposition(|byte| !is_of_version(byte));
+        let name = &name[..end.map_or(0, |end| end + 1)];
+        name == b"SHELL"
+            || INTERPRETERS
+                .iter()
+                .any(|one| name.eq_ignore_ascii_case(one))
     })
 }
 

@@ -89,8 +89,14 @@ fn nothing_is_cached_if_the_shell_of_a_script_in_place_of_a_linker_reads_files_o
     };
     let script = "exec /usr/bin/ld \"$@\"\n";
     write_program(&sandbox.path("inner"), &format!("#!/bin/bash -l\n{script}"));
+    write_program(
+        &sandbox.path("python"),
+        "#!/usr/bin/env python3\nimport os, sys\nos.execv('/usr/bin/ld', sys.argv)\n",
+    );
     let inner = sandbox.path("inner");
     let inner = inner.display();
+    let in_python = sandbox.path("python");
+    let in_python = in_python.display();
     for (text, expected) in [
         (format!("#!/bin/bash -l\n{script}"), [1, 1]),
         (format!("#!/usr/bin/env -S bash --login\n{script}"), [1, 1]),
@@ -99,7 +105,12 @@ fn nothing_is_cached_if_the_shell_of_a_script_in_place_of_a_linker_reads_files_o
             format!("#!/bin/sh\nexec bash -e -lc '{inner} \"$@\"' x \"$@\"\n"),
             [1, 1],
         ),
-        (format!("#!/bin/bash -e\n{script}"), [1, 0]),
+        (format!("#!/bin/sh\nexec {in_python} \"$@\"\n"), [1, 1]),
+        (
+            format!("#!/bin/bash\nexec -l \"$BASH\" {inner} \"$@\"\n"),
+            [1, 1],
+        ),
+        (format!("#!/bin/bash -e\n# for sh\n{script}"), [1, 0]),
     ] {
         write_program(&sandbox.path("bin/ld"), &text);
         let compiled = [(); 2].map(|()| compilations(&sandbox));
