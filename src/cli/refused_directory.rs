@@ -42,9 +42,15 @@ impl Remedy {
             let default = Config::read().foreign_directory();
             default.is_some_and(|default| default == directory) && !directory.is_symlink()
         };
-        // Another user still uses his. Root decides.
-        let is_free = !is_foreign || [own, metadata.uid()].contains(&0);
-        let may_take = || is_free && (is_only_a_cache(directory) || is_default());
+        // Where others can make directories, it may be one that its owner uses.
+        let is_placed_here = || {
+            let parent = directory.parent().map(Path::metadata);
+            parent.is_some_and(|parent| {
+                parent.is_ok_and(|parent| parent.uid() == own && parent.mode() & 0o022 == 0)
+            })
+        };
+        let may_take =
+            || is_default() || is_only_a_cache(directory) && (!is_foreign || is_placed_here());
         let quoted = quoted(directory).filter(|_| may_take());
         Some(match quoted {
             Some(quoted) => Remedy::Command(format!("{command} {quoted}")),
