@@ -12,8 +12,8 @@
 //! of a *reading*; each text is judged in every combination of the differences that it really contains, and one
 //! obstacle in one reading is enough. Texts without such oddities are read once.
 //!
-//! Conditionals are not evaluated: an `#include` under `#if 0` counts, since a driver's macros decide. Macros are expanded only for
-//! the names of headers. Instead, once a text pastes tokens, any special name counts that could be put together from the
+//! Conditionals are hardly evaluated, since a driver's macros decide: see [`conditions`]. Macros are expanded only for the names of
+//! headers. Instead, once a text pastes tokens, any special name counts that could be put together from the
 //! identifiers of all texts that can become operands of `##`: those in definitions, and in the arguments of macros.
 //!
 //! Every build call pays for this, so speed matters: the scan jumps, in blocks that the compiler vectorizes, to the few byte pairs
@@ -21,11 +21,13 @@
 
 mod asm_texts;
 mod assembly;
+mod conditions;
 mod directive_code;
 mod language;
 mod lexer;
 mod lines;
 mod macro_names;
+mod operands;
 mod pasting;
 mod pragma_words;
 mod random_name;
@@ -36,16 +38,19 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use assembly::{ASM_LETTERS, could_name_a_file, has_escape, is_symbol, may_have_operand};
+use conditions::{name_at, without_skipped};
 pub use language::could_be_cpp;
 use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
+pub use operands::Operand;
+use operands::{included, is_question, question};
 use pragma_words::{has_pragma_word, is_pragma_comment};
 use random_name::Spelling;
 pub use random_name::{RANDOM_NAME, before_digits, is_spelled_by_environment};
 use scan::{contains, holds_anywhere};
 
 use super::work::Work;
-use crate::fallible::{copy, push};
+use crate::fallible::push;
 use crate::outcome::Bypass;
 
 /// Names which make a result depend on more than the text. The last ones do so only in C++ ([`special_names`]).
@@ -99,15 +104,6 @@ const STEPS_OF_WORDS: usize = 2;
 /// Headers that a text may name.
 const MAX_OPERANDS: usize = 1 << 15;
 
-/// The operand of an include directive or of `__has_include`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operand {
-    /// A literal name in quotes or angle brackets. Drivers differ in where they look for each, so both count the same.
-    Name(Vec<u8>),
-    /// Tokens from which macros compute a name, with the comments between them.
-    Computed(Vec<u8>),
-}
-
 /// Texts that are compiled together: the source, its headers and the macro definitions of the build options.
 #[derive(Default)]
 pub struct Texts<'a> {
@@ -127,6 +123,14 @@ pub struct Texts<'a> {
     mentions_asm: bool,
     /// It asks for a file.
     asks: bool,
+    /// Groups of lines are left out that are certainly not read.
+    leaves_out: bool,
+    /// The macros that must be defined for that.
+    needed: HashSet<Vec<u8>>,
+    /// The macros that a text undefines.
+    undefined: HashSet<Vec<u8>>,
+    /// A pragma may give macros an earlier definition, or none.
+    restores_macros: bool,
     work: Work,
     /// The number of texts that were searched for definitions.
     searched: usize,
@@ -181,6 +185,20 @@ impl<'a> Texts<'a> {
         Texts { is_cpp, ..self }
     }
 
+    /// The same, without the groups of lines that their conditions leave out, as long as [`Texts::holds_conditions`].
+    pub fn leaving_out(self) -> Texts<'a> {
+        Texts {
+            leaves_out: true,
+            ..self
+        }
+    }
+
+    /// Whether the macros by which lines were left out are defined to the end of all texts.
+    pub fn holds_conditions(&self) -> bool {
+        let is_certain = !self.restores_macros && !self.runs_pragmas;
+        self.needed.is_empty() || is_certain && self.needed.is_disjoint(&self.undefined)
+    }
+
     /// Adds a text, and returns the headers that it names in any reading, each once.
     ///
     /// # Errors
@@ -206,6 +224,16 @@ impl<'a> Texts<'a> {
         let mut met = 0;
         let work = self.work.clone();
         work.allow_for(bytes.len());
+        let mut bytes = bytes;
+        // In C++ numbers have other signs.
+        if self.leaves_out
+            && !is_definition
+            && !self.is_cpp
+            && let Some(read) = without_skipped(&bytes, &work)?
+        {
+            bytes = Cow::Owned(read.bytes);
+            self.needed.extend(read.needed);
+        }
         let before = work.spent();
         let mut read = 0;
         // Reading 0 is clang's. Each scan adds the differences it met, so every combination of them comes up.
@@ -244,13 +272,13 @@ impl<'a> Texts<'a> {
     }
 
     /// Whether one of the texts, or of the given words, could spell the random name that the source ends with. `source` is the
-    /// number of the source, and `before` its length up to the name.
+    /// number of the source, and `length` that of its end from the name on.
     ///
     /// # Errors
     /// It costs too much to tell, or there is no memory.
     pub fn could_spell_random_name<'w>(
         &self,
-        (source, before): (usize, usize),
+        (source, length): (usize, usize),
         words: impl IntoIterator<Item = &'w [u8]>,
     ) -> Result<bool, Bypass> {
         let mut spelling = Spelling::default();
@@ -259,10 +287,10 @@ impl<'a> Texts<'a> {
         }
         for (index, text) in self.texts.iter().enumerate() {
             let end = match index == source {
-                true => before,
-                false => text.bytes.len(),
+                true => length,
+                false => 0,
             };
-            text.readings_until(end, &self.work, |joined, _| {
+            text.readings_until(text.bytes.len() - end, &self.work, |joined, _| {
                 self.work.count(2 * STEPS_OF_WORDS * joined.len());
                 spelling.add(joined);
                 Ok(())
@@ -375,6 +403,7 @@ impl<'a> Texts<'a> {
                         Known::Pragma if lexer.at() < pragma_end => {}
                         Known::Pragma => {
                             let line = lexer.rest_of_line();
+                            self.restores_macros |= contains(line, b"pop_macro");
                             pragma_end = lexer.at() + line.len();
                             // A comment carries the directive on over line ends, unless it is `#pragma mark`, in which clang reads none.
                             if has_pragma_word(line)
@@ -387,6 +416,10 @@ impl<'a> Texts<'a> {
                         Known::No if first_on_line => return Err(Bypass::UnknownDirective),
                         Known::Harmless if first_on_line && name == b"define" => {
                             (last_define, define_end) = (Some(lexer.at()), None);
+                        }
+                        Known::Harmless if first_on_line && name == b"undef" => {
+                            let name = name_at(lexer.rest_of_directive());
+                            self.undefined.extend(name.map(<[u8]>::to_vec));
                         }
                         Known::Harmless | Known::No => {}
                     }
@@ -423,93 +456,6 @@ fn add(operands: &mut HashSet<Operand>, operand: Operand, work: &Work) -> Result
     match operands.len() > MAX_OPERANDS {
         true => Err(Bypass::TooManyHeaders),
         false => Ok(()),
-    }
-}
-
-/// The operand of an include directive.
-fn included(lexer: &mut Lexer, first_on_line: bool, embeds: bool) -> Result<Operand, Bypass> {
-    // `#` makes a string of a macro parameter that is called so, and what follows is no name.
-    if !first_on_line {
-        return Err(Bypass::UnresolvedInclude);
-    }
-    if let Some(name) = lexer.header_name()? {
-        // Some compilers ignore text after a name, with a warning. Parameters of `#embed` name no file.
-        return match embeds || lexer.is_at_line_end() {
-            true => Ok(Operand::Name(copy(name)?)),
-            false => Err(Bypass::UnresolvedInclude),
-        };
-    }
-    let rest = lexer.rest_of_directive().trim_ascii();
-    match !embeds && !rest.is_empty() {
-        true => computed(rest),
-        false => Err(Bypass::UnresolvedInclude),
-    }
-}
-
-/// Tokens from which macros compute a name. While clang reads them, `<` begins a name wherever it stands, also in the arguments of a macro,
-/// and what looks like blanks and comments behind it is of the name (measured on PoCL).
-fn computed(tokens: &[u8]) -> Result<Operand, Bypass> {
-    match tokens.contains(&b'<') {
-        true => Err(Bypass::UnresolvedInclude),
-        false => Ok(Operand::Computed(copy(tokens)?)),
-    }
-}
-
-/// Whether the name asks the compiler for a file, or could in some compiler.
-fn is_question(name: &[u8]) -> bool {
-    name.starts_with(b"__has_include") || name.starts_with(b"__has_embed")
-}
-
-/// Names that ask the compiler for a file, also in spellings of old compilers.
-const QUESTIONS: [&[u8]; 5] = [
-    b"__has_include",
-    b"__has_include_next",
-    b"__has_include__",
-    b"__has_include_next__",
-    b"__has_embed",
-];
-
-/// Whether what a macro is has no word, as where `__has_include(x)` is 0 in a compiler without it. `definition`: what stands behind the name.
-fn is_number(definition: &[u8]) -> bool {
-    let behind = definition.strip_prefix(b"(").and_then(|rest| {
-        let end = rest.iter().position(|byte| *byte == b')')?;
-        Some(&rest[end + 1..])
-    });
-    let is_plain = |byte: &u8| byte.is_ascii_digit() || b"() \t".contains(byte);
-    behind.unwrap_or(definition).iter().all(is_plain)
-}
-
-/// The operand of `__has_include` and the like, unless the name is only tested for or defined. `in_macro`: the name is in a macro's
-/// body or arguments, where parameters and other macros may contribute to the operand. `in_definition`: it is in a definition.
-fn question(
-    lexer: &mut Lexer,
-    name: &[u8],
-    in_macro: bool,
-    in_definition: bool,
-) -> Result<Option<Operand>, Bypass> {
-    match lexer.tested(name) {
-        // What stands behind a macro of this name is no name of a header.
-        Tested::ByDirective if in_definition && !is_number(lexer.rest_of_directive()) => {
-            return Err(Bypass::UnresolvedInclude);
-        }
-        Tested::ByDirective => return Ok(None),
-        // In a macro, `##` may make another word of the operator.
-        Tested::ByOperator if !in_macro => return Ok(None),
-        Tested::ByOperator | Tested::No => {}
-    }
-    if !QUESTIONS.contains(&name) {
-        return Err(Bypass::UnresolvedInclude);
-    }
-    let inside = lexer.parenthesised().flatten();
-    let inside = inside.ok_or(Bypass::UnresolvedInclude)?;
-    if in_macro && !inside.trim_ascii_start().starts_with(b"\"") {
-        return Err(Bypass::UnresolvedInclude);
-    }
-    match lexer.header_name()? {
-        Some(name) => Ok(Some(Operand::Name(copy(name)?))),
-        // A parenthesis in a literal or a comment is not the end.
-        None if inside.iter().any(|byte| b"\"'*".contains(byte)) => Err(Bypass::UnresolvedInclude),
-        None => computed(inside).map(Some),
     }
 }
 

@@ -127,3 +127,37 @@ fn what_reads_the_clock_is_not_kept() {
     }
     assert!(failed.is_empty(), "{failed:#?}");
 }
+
+/// Defines `HOST` unless `__OPENCL_VERSION__` is defined, as all drivers do (OpenCL C 3.0, section 6.11).
+const OF_THE_HOST: &str = "#ifdef __OPENCL_VERSION__
+#define CL
+#endif
+#if defined(CL)
+#define VALUE 4
+#else // the host
+#include \"host.h\"
+#define VALUE 5
+#endif
+";
+
+#[test]
+fn a_header_that_only_the_host_reads_is_neither_judged_nor_in_the_key() {
+    for driver in Driver::ALL {
+        let Some(sandbox) = Sandbox::new(driver) else {
+            continue;
+        };
+        let header = sandbox.path("home/host.h");
+        let source = [OF_THE_HOST, KERNEL].concat();
+        let run = |way| sandbox.kernel(way, &source, "").ok();
+        std::fs::write(&header, "#define FILE __FILE__\n").expect("written");
+        let bare = run(Way::Bare);
+        let cold = run(Way::Cached);
+        assert_eq!(cold.stdout, bare.stdout, "{driver:?}");
+        std::fs::write(&header, "#error is not read\n").expect("written");
+        let warm = run(Way::Cached);
+        assert_eq!(warm.stdout, bare.stdout, "{driver:?}");
+        assert!(bare.stdout.contains("code 0"), "{}", bare.stdout);
+        let builds = [cold, warm].map(|ran| ran.source_builds());
+        assert_eq!(builds, [1, 0], "{driver:?}");
+    }
+}

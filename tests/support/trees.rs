@@ -82,6 +82,10 @@ pub enum Part {
         angled: bool,
         parts: Vec<Part>,
     },
+    /// Defines or undefines a macro of the program's own that depends on what all compilers for OpenCL define.
+    Device(u8, u8),
+    /// Lines for the device and lines for the host.
+    IfDevice(u8, Vec<Part>, Vec<Part>),
     Noise(u8),
 }
 
@@ -137,6 +141,7 @@ fn leaf() -> impl Strategy<Value = Part> {
             .prop_map(|(macro_, name, angled)| Part::DefineName { macro_, name, angled }),
         1 => (0..2_u8).prop_map(Part::IncludeMacro),
         1 => (0..FILES.len() as u8).prop_map(Part::IncludePath),
+        1 => (0..2_u8, any::<u8>()).prop_map(|(name, way)| Part::Device(name, way)),
         1 => any::<u8>().prop_map(Part::Noise),
     ]
 }
@@ -146,6 +151,8 @@ fn parts() -> impl Strategy<Value = Vec<Part>> {
         let parts = || vec(inner.clone(), 0..3);
         prop_oneof![
             (0..3_u8, parts(), parts()).prop_map(|(name, yes, no)| Part::If(name, yes, no)),
+            (any::<u8>(), parts(), parts())
+                .prop_map(|(way, device, host)| Part::IfDevice(way, device, host)),
             (0..NAMES.len() as u8, any::<bool>(), parts()).prop_map(|(name, angled, parts)| {
                 Part::IfHas {
                     name,
@@ -259,6 +266,37 @@ fn render(parts: &[Part], text: &mut String) {
                 let name = quoted(NAMES[*name as usize], *angled);
                 let _ = writeln!(text, "#if __has_include({name})\n11,");
                 render(parts, text);
+                writeln!(text, "#endif")
+            }
+            Part::Device(name, way) => match way % 8 {
+                0 => writeln!(text, "#undef D{name} // __OPENCL_VERSION__"),
+                1 => writeln!(text, "#ifndef __OPENCL_VERSION__\n#define D{name}\n#endif"),
+                2 => writeln!(text, "#if M0 > 100\n#define D{name}\n#endif"),
+                _ => writeln!(
+                    text,
+                    "#ifdef __OPENCL_VERSION__\n# define D{name}\n#elif 1\n#endif"
+                ),
+            },
+            Part::IfDevice(way, device, host) => {
+                let (condition, host_first) = [
+                    ("ifdef __OPENCL_VERSION__", false),
+                    ("ifndef __OPENCL_VERSION__", true),
+                    ("ifdef D0", false),
+                    ("ifndef D1", true),
+                    ("if defined(D0) && !defined D1", false),
+                    ("if !(defined __OPENCL_VERSION__ || M1)", true),
+                    ("if M1 || defined(D1)", false),
+                    ("if defined(M5)\n#elif defined(D0)", false),
+                ][usize::from(way % 8)];
+                let (first, second) = if host_first {
+                    (host, device)
+                } else {
+                    (device, host)
+                };
+                let _ = writeln!(text, "#{condition}");
+                render(first, text);
+                text.push_str("#else // __OPENCL_VERSION__\n");
+                render(second, text);
                 writeln!(text, "#endif")
             }
             Part::Noise(which) => match which % 4 {

@@ -37,7 +37,15 @@ struct Counts {
 /// What is left of the program, or None if the preprocessor fails. gcc fails if it has no directory for angled names at all.
 fn preprocessed(root: &Path, options: &str) -> Option<String> {
     let output = Command::new("gcc")
-        .args(["-E", "-P", "-nostdinc", "-w", "-x", "c"])
+        .args([
+            "-E",
+            "-P",
+            "-nostdinc",
+            "-w",
+            "-x",
+            "c",
+            "-D__OPENCL_VERSION__=300",
+        ])
         .args(arguments(options))
         .args(["-idirafter", "empty"])
         .arg("kernel.cl")

@@ -1,6 +1,7 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::key::ingredients::Ingredient;
 use crate::key::options;
 
 /// A directory with files, in which a source is compiled.
@@ -415,4 +416,43 @@ fn a_link_to_a_name_in_another_case_is_the_drivers_to_judge() {
     ] {
         assert_eq!(judge(real, &[link], source, options), Ok(1), "{link:?}");
     }
+}
+
+#[test]
+fn a_header_that_only_the_host_reads_is_no_input() {
+    let tree = Tree::new(&[
+        ("host.h", "#define FILE __FILE__\n#include <more.h>\n"),
+        ("undefines.h", "#undef CL\n"),
+        ("restores.h", "#pragma pop_macro(\"CL\")\n"),
+    ]);
+    let source = "#ifdef __OPENCL_VERSION__\n#define CL\n#endif\n#ifdef CL\n#else\n#include \"host.h\"\n#endif\n";
+    assert!(tree.places(source, "-DX").is_empty());
+    for (before, options) in [
+        ("#include \"undefines.h\"\n", ""),
+        ("#include \"restores.h\"\n", ""),
+        ("", "-U__OPENCL_VERSION__"),
+        ("#undef CL\n", ""),
+        ("_Pragma(\"unroll\")\n", ""),
+    ] {
+        let closure = tree.closure(&[before, source].concat(), options);
+        let reason = closure.map(|_| ()).expect_err(before);
+        assert_eq!(reason, Bypass::UsesTimeOrFileName, "{before}{options}");
+    }
+    let pasted = "#define C(a, b) a##b\nC(_Pra, gma)(\"unroll\")\n";
+    let closure = tree.closure(&[pasted, source].concat(), "");
+    assert_eq!(closure.map(|_| ()), Err(Bypass::UnresolvedInclude));
+    // PyOpenCL appends a variable, whose name must still be found at the source's end.
+    let digits = "0".repeat(32);
+    let random = format!("{source}\n\n__constant int pyopencl_defeat_cache_{digits} = 0;");
+    let options = options::parse(b"").expect("parsed");
+    let inputs = Inputs {
+        source: random.as_bytes(),
+        embedded: &[],
+        options: Some(&options),
+        working_directory: tree.0.path(),
+        driver_dirs: &[],
+        implicit: &[],
+    };
+    let followed = follow(&inputs, &Work::default()).expect("followed");
+    assert!(!followed.spells_random_name);
 }

@@ -58,6 +58,11 @@ impl<'a> Definition<'a> {
         }
     }
 
+    /// The name of the macro, if it is understood.
+    pub(super) fn clear_name(&self) -> Option<&'a [u8]> {
+        (self.is_clear && !self.name.is_empty()).then_some(self.name)
+    }
+
     /// The words that stand for arguments wherever they are in the definition, so that none of them is an operand of `##` itself.
     /// `text`: that of the definition. None: they are not known.
     pub(super) fn replaced(&self, text: &[u8]) -> Option<HashSet<&'a [u8]>> {

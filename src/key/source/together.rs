@@ -64,6 +64,10 @@ impl Texts<'_> {
             return Err(*reason);
         }
         let runs_pragmas = self.runs_pragmas || makes(&PRAGMA_OPERATORS);
+        // Those that are written are known to `holds_conditions`.
+        if runs_pragmas && !self.needed.is_empty() {
+            return Err(Bypass::UnresolvedInclude);
+        }
         let makes_strings = self.makes_strings || makes(&STRING_MAKERS);
         // The operator takes one string, so a word that is joined comes to it by `#x`.
         if runs_pragmas && makes_strings && makes(&PRAGMA_WORDS) {
