@@ -42,19 +42,15 @@ impl Remedy {
             let default = Config::read().foreign_directory();
             default.is_some_and(|default| default == directory) && !directory.is_symlink()
         };
-        // Where others can make directories, it may be one that its owner uses.
-        let is_placed_here = || {
-            let parent = directory.parent().map(Path::metadata);
-            parent.is_some_and(|parent| {
-                parent.is_ok_and(|parent| parent.uid() == own && parent.mode() & 0o022 == 0)
-            })
-        };
-        let may_take =
-            || is_default() || is_only_a_cache(directory) && (!is_foreign || is_placed_here());
+        // Elsewhere its owner may use it, or all users if it is the system's.
+        let is_a_cache = is_only_a_cache(directory);
+        let may_take = || is_default() || is_a_cache && !is_foreign;
+        // Root can write any.
+        let is_shared = metadata.mode() & 0o022 != 0 && is_writable(directory);
         let quoted = quoted(directory).filter(|_| may_take());
         Some(match quoted {
             Some(quoted) => Remedy::Command(format!("{command} {quoted}")),
-            None if is_writable(directory) => {
+            None if is_shared && !is_a_cache => {
                 Remedy::Below(directory.join(format!("oclcache-{own}")))
             }
             None => Remedy::Elsewhere,
