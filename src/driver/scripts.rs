@@ -202,9 +202,11 @@ fn runs_interpreter(text: &[u8]) -> bool {
     })
 }
 
+/// Whether a shell reads no other files for an option (bash(1)).
 fn is_plain_option(option: &[u8]) -> bool {
     match option {
-        [b'-', letters @ ..] => letters.iter().all(|letter| !b"-il".contains(letter)),
+        [b'-', b'-', name @ ..] => ![&b"login"[..], b"init-file", b"rcfile"].contains(&name),
+        [b'-', letters @ ..] => letters.iter().all(|letter| !b"il".contains(letter)),
         _ => false,
     }
 }

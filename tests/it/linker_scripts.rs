@@ -111,6 +111,7 @@ fn nothing_is_cached_if_the_shell_of_a_script_in_place_of_a_linker_reads_files_o
             [1, 1],
         ),
         (format!("#!/bin/bash -e\n# for sh\n{script}"), [1, 0]),
+        (format!("#!/bin/bash --norc\n{script}"), [1, 0]),
     ] {
         write_program(&sandbox.path("bin/ld"), &text);
         let compiled = [(); 2].map(|()| compilations(&sandbox));
