@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::{Cache, nanoseconds};
 use crate::config::{self, Config};
 use crate::driver::Driver;
-use crate::driver::profile::RecordTime;
+use crate::driver::profile::{NeverAsked, RecordTime};
 use crate::key::ingredients::key;
 use crate::shadow::Operation;
 use crate::store::Store;
@@ -43,8 +43,8 @@ enum Why {
     NoRecipes,
     /// The same on a driver where fetching a binary costs nothing: no recipe is needed.
     NoRecipesNeeded,
-    /// The program would show the binary again after it is compiled once more.
-    KeepsBinary,
+    /// A later call would have another result if the program was asked for its binary.
+    NeverAsked,
     /// Nothing was measured yet.
     Unknown,
     Recorded(CostTimes),
@@ -103,7 +103,7 @@ fn by_measures(measured: &DriverCosts, now_ms: u64) -> (Policy, Why) {
 impl Decision {
     /// Whether nothing is stored because baking would need sources, which are not stored.
     pub fn lacks_recipes(&self) -> bool {
-        matches!(self.why, Why::NoRecipes | Why::KeepsBinary) && self.policy == Policy::Off
+        matches!(self.why, Why::NoRecipes | Why::NeverAsked) && self.policy == Policy::Off
     }
 }
 
@@ -126,8 +126,8 @@ impl fmt::Display for Decision {
             (Why::NoRecipesNeeded, _) => {
                 f.write_str("without sources (`store_source`) nothing can be baked, and fetching a binary costs next to nothing (profile)")
             }
-            (Why::KeepsBinary, _) => {
-                f.write_str("the driver would give the same binary after another compilation of the program (profile)")
+            (Why::NeverAsked, _) => {
+                f.write_str("the driver would treat the program otherwise if it was asked for its binary (profile)")
             }
             (Why::Unknown, _) => f.write_str("nothing is measured yet"),
             (Why::Recorded(times), _) => {
@@ -172,16 +172,18 @@ impl Cache {
     /// The same, for a miss of this operation.
     pub(super) fn policy_of(&self, driver: &Driver, operation: &Operation) -> Decision {
         let decision = self.policy(driver);
-        let is_kept = driver.profile.keeps_compiled_binary
-            && matches!(operation, Operation::Compile(_))
-            && !is_baker();
+        let is_never_asked = match driver.profile.never_asked {
+            NeverAsked::Nothing => false,
+            NeverAsked::Compiled => matches!(operation, Operation::Compile(_)),
+            NeverAsked::Linked => matches!(operation, Operation::Link(_)),
+        };
         match decision.policy {
-            Policy::InMiss if is_kept => Decision {
+            Policy::InMiss if is_never_asked && !is_baker() => Decision {
                 policy: match self.config.store_source() {
                     true => Policy::Baked,
                     false => Policy::Off,
                 },
-                why: Why::KeepsBinary,
+                why: Why::NeverAsked,
             },
             _ => decision,
         }

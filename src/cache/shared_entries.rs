@@ -63,8 +63,9 @@ impl Cache {
         if self.switch.was_off() {
             return Shared::Build(None);
         }
-        // On other drivers the baker makes the entry, so a lease of this build would keep nobody from baking.
-        let is_recorded = self.policy(driver).policy == Policy::InMiss;
+        // Otherwise the baker makes the entry, so a lease of this build would keep nobody from baking.
+        let decision = self.policy_of(driver, &plan.recipe.operation);
+        let is_recorded = decision.policy == Policy::InMiss;
         let question = Question {
             key: plan.key(),
             compiled_in,

@@ -87,6 +87,17 @@ pub enum Rebuild {
     KeepsKernels,
 }
 
+/// The programs that behave otherwise in a later call if they were asked for their binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NeverAsked {
+    /// None.
+    Nothing,
+    /// Those of clCompileProgram.
+    Compiled,
+    /// Those of clLinkProgram.
+    Linked,
+}
+
 /// Files that a driver reads, or libraries that it opens itself. They change code and are not among the libraries that it needs. A
 /// pattern is a file name with at most one `*`; a directory may have `*` as a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,9 +165,8 @@ pub struct Profile {
     behavior: Behavior,
     /// Whether programs with debug information are bypassed.
     pub refuses_debug: bool,
-    /// Whether a program that was asked for its binary after clCompileProgram gives the same one after a later compilation. So no
-    /// application's program is asked.
-    pub keeps_compiled_binary: bool,
+    /// The programs of applications that are never asked for their binary.
+    pub never_asked: NeverAsked,
     /// Whether programs have debug information whatever the options are. It names directories.
     pub always_debug: bool,
     /// The words behind which a build log quotes the options. An entry serves programs that spell include directories otherwise, so these

@@ -352,6 +352,8 @@ fn with_a_linked_program_goes_what_it_was_linked_from_whoever_made_that() {
     };
     link(&sandbox, "first", &[&library, &alone]);
     let wanted = link(&sandbox, "second", &[&library, &source]);
+    // The baker stores what PoCL links.
+    sandbox.oclcache(&["bake"]).ok();
     assert_eq!(sandbox.entries().len(), 5);
     let file = export(&sandbox, &["--program", "second"]);
     let other = elsewhere(&sandbox, Driver::Pocl);

@@ -142,16 +142,19 @@ fn linked(sandbox: &Sandbox, way: Way, parts: &[&str]) -> Ran {
 /// PoCL aborts the build of a linked program that was asked for its binary.
 #[test]
 fn a_linked_program_can_be_built_again_whoever_has_seen_it_before() {
-    let Some(sandbox) = pocl(&[("OCLCACHE_RECORD", "auto")]) else {
-        return;
-    };
-    let source = sandbox.write("kernel.cl", super::SOURCE);
-    let source = source.to_str().expect("UTF-8");
-    let bare = linked(&sandbox, Way::Bare, &[source]).ok().stdout;
-    for number in 0..4 {
-        let ran = linked(&sandbox, Way::Cached, &[source]);
-        assert_eq!(ran.signal, None, "run {number}: {}", ran.stderr);
-        assert_eq!(ran.ok().stdout, bare, "run {number}");
+    for record in ["auto", "inline"] {
+        let Some(sandbox) = pocl(&[("OCLCACHE_RECORD", record)]) else {
+            return;
+        };
+        let source = sandbox.write("kernel.cl", super::SOURCE);
+        let source = source.to_str().expect("UTF-8");
+        let bare = linked(&sandbox, Way::Bare, &[source]).ok().stdout;
+        for number in 0..4 {
+            let ran = linked(&sandbox, Way::Cached, &[source]);
+            let signal = ran.signal;
+            assert_eq!(signal, None, "{record}, run {number}: {}", ran.stderr);
+            assert_eq!(ran.ok().stdout, bare, "{record}, run {number}");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
 use crate::driver::profile::variables::{Environment, NONE};
-use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+use crate::driver::profile::{Behavior, DriverFiles, KernelFactsTime, NeverAsked, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "clvk",
@@ -20,7 +20,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,                        // CLVK_CACHE_DIR
     },
     refuses_debug: false,
-    keeps_compiled_binary: false,
+    never_asked: NeverAsked::Nothing,
     always_debug: false,
     options_quoted_behind: None,
     own_cache: None,

@@ -1,7 +1,7 @@
 //! Intel's runtime for CPUs.
 
 use crate::driver::profile::variables::{Environment, NONE};
-use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, NeverAsked, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "intel-cpu",
@@ -20,7 +20,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,       // measured
     },
     refuses_debug: false,
-    keeps_compiled_binary: false,
+    never_asked: NeverAsked::Nothing,
     always_debug: false,
     options_quoted_behind: Some("\nOptions used by backend compiler: "), // measured
     own_cache: None,

@@ -1,7 +1,7 @@
 //! Intel's driver for GPUs (NEO) and its graphics compiler.
 
 use crate::driver::profile::variables::{Environment};
-use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, NeverAsked, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "intel-gpu",
@@ -22,7 +22,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: true,        // measured: `cl_cache` in the working directory, by default
     },
     refuses_debug: false,
-    keeps_compiled_binary: true, // measured on 22.43: a later compilation of the program gives the binary that was asked for
+    never_asked: NeverAsked::Compiled, // measured on 22.43: a later compilation of the program gives the binary that was asked for
     always_debug: false,
     options_quoted_behind: None, // measured
     own_cache: None,

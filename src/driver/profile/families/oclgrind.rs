@@ -2,7 +2,7 @@
 
 use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
 use crate::driver::profile::variables::{Environment, NONE};
-use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, NeverAsked, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "oclgrind",
@@ -21,7 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,              // measured
     },
     refuses_debug: false,
-    keeps_compiled_binary: false,
+    never_asked: NeverAsked::Nothing,
     always_debug: true, // measured on 21.10
     options_quoted_behind: None, // measured
     own_cache: None,

@@ -2,7 +2,7 @@
 
 use crate::driver::clang_driver::GCC_CHOICE;
 use crate::driver::profile::variables::{Environment};
-use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, OwnCache, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
+use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, NeverAsked, OwnCache, ProcessorFacts, Profile, Rebuild, RecordTime, contains};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "pocl",
@@ -25,7 +25,8 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     // Measured: LLVM's verifier complains on standard error when a binary with debug information is loaded.
     refuses_debug: true,
-    keeps_compiled_binary: false,
+    // Measured on 3.1: clBuildProgram of such a program ends the process in an assertion (pocl_cache.c).
+    never_asked: NeverAsked::Linked,
     always_debug: false,
     options_quoted_behind: None, // measured
     // pocl_cache.c

@@ -1,7 +1,7 @@
 //! rusticl, Mesa's driver.
 
 use crate::driver::profile::variables::{Environment, NONE};
-use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime};
+use crate::driver::profile::{Behavior, DriverFiles, IncludeDir, KernelFactsTime, NeverAsked, ProcessorFacts, Profile, Rebuild, RecordTime};
 
 pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     family: "rusticl",
@@ -20,7 +20,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
         copies_builds: false,           // measured
     },
     refuses_debug: false,
-    keeps_compiled_binary: false,
+    never_asked: NeverAsked::Nothing,
     always_debug: false,
     options_quoted_behind: None, // measured: its log is empty
     own_cache: None,

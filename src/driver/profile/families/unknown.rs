@@ -3,7 +3,7 @@
 use super::{CLANG_IMPLICIT_INCLUDES, CLANG_INCLUDE_DIRS};
 use crate::driver::profile::variables::{Environment, NONE};
 use crate::driver::profile::{
-    Behavior, KernelFactsTime, ProcessorFacts, Profile, Rebuild, RecordTime,
+    Behavior, KernelFactsTime, NeverAsked, ProcessorFacts, Profile, Rebuild, RecordTime,
 };
 
 pub(in crate::driver::profile) static UNKNOWN: Profile = Profile {
@@ -21,7 +21,7 @@ pub(in crate::driver::profile) static UNKNOWN: Profile = Profile {
         copies_builds: false,
     },
     refuses_debug: false,
-    keeps_compiled_binary: false,
+    never_asked: NeverAsked::Nothing,
     always_debug: false,
     options_quoted_behind: None,
     own_cache: None,
