@@ -157,7 +157,10 @@ impl Driver {
                         && object.is_named(|name| matches(pattern, name))
                 }
                 DriverFiles::Library(pattern) => object.is_named(|name| matches(pattern, name)),
-                DriverFiles::Beside(..) | DriverFiles::At(..) | DriverFiles::Gcc(_) => false,
+                DriverFiles::Beside(..)
+                | DriverFiles::BesideLibrary(..)
+                | DriverFiles::At(..)
+                | DriverFiles::Gcc(_) => false,
             };
             is_own(object)
                 || self.profile.files.iter().any(is_opened_by_it)

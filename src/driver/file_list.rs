@@ -335,15 +335,13 @@ impl<'a> Candidates<'a> {
         let recorder = FileRecorder::new(memory, real, texts);
         let own = self.objects.iter().filter(|object| self.is_own(object));
         let own = own.map(|object| object.path.as_path());
+        let all = self.indices.iter().map(|index| &*self.objects[*index].path);
         let compilers = match self.driver.profile.tools.is_empty() {
             true => Vec::new(),
-            false => {
-                let all = self.indices.iter().map(|index| &*self.objects[*index].path);
-                clang_driver::homes(own.clone(), all, real)
-            }
+            false => clang_driver::homes(own.clone(), all.clone(), real),
         };
         let files = self.driver.profile.files;
-        let search = FileSearch::new(files, own, &compilers, real);
+        let search = FileSearch::new(files, own, all, &compilers, real);
         let (mut found, mut plug_ins) = (FilesByPath::new(), FilesByPath::new());
         for files in files {
             match files {

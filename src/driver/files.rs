@@ -19,11 +19,10 @@ use super::search_path::{library_path_at_start, linker_directories};
 /// Finds the files of a profile.
 pub struct FileSearch<'a> {
     real: &'a RealPaths,
-    /// The directories of the libraries that hold the driver's functions, by the dynamic linker's path and by the real path:
-    /// drivers look beside the first (measured: PoCL) or the second (Intel's CPU runtime).
-    beside: Vec<PathBuf>,
-    /// The directories above them, by both paths.
-    above: Vec<PathBuf>,
+    /// The directories of the libraries that hold the driver's functions.
+    own: Vec<PathBuf>,
+    /// All libraries that may be the driver's.
+    libraries: Vec<PathBuf>,
     /// The directories where clang's driver may be.
     compilers: Vec<PathBuf>,
     /// The names of libraries to find in all directories of the dynamic linker.
@@ -56,30 +55,19 @@ pub struct Entry {
 }
 
 impl<'a> FileSearch<'a> {
-    /// Searches for these files. `libraries` are those that hold the driver's functions, `compilers` the directories where clang's
-    /// driver may be.
+    /// Searches for these files. `own` are the libraries that hold the driver's functions, `libraries` all that may be the driver's,
+    /// `compilers` the directories where clang's driver may be.
     pub fn new<'b>(
         files: &[DriverFiles],
+        own: impl Iterator<Item = &'b Path>,
         libraries: impl Iterator<Item = &'b Path>,
         compilers: &[PathBuf],
         real: &'a RealPaths,
     ) -> FileSearch<'a> {
-        let mut named = BTreeSet::new();
-        for library in libraries {
-            let real = real.of(library);
-            for path in [Some(library), real.as_deref()].into_iter().flatten() {
-                named.extend(path.parent().map(Path::to_owned));
-            }
-        }
-        let is_there = |path: &&PathBuf| real.of(path).is_some();
         FileSearch {
             real,
-            beside: named.iter().filter(is_there).cloned().collect(),
-            above: named
-                .iter()
-                .filter_map(|path| path.parent())
-                .map(Path::to_owned)
-                .collect(),
+            own: directories_of(own, real),
+            libraries: libraries.map(Path::to_owned).collect(),
             compilers: compilers.to_vec(),
             patterns: files
                 .iter()
@@ -95,8 +83,13 @@ impl<'a> FileSearch<'a> {
     fn linked(&self) -> &[(PathBuf, Vec<Entry>)] {
         self.linked.get_or_init(|| {
             let mut directories = linker_directories(&library_path_at_start(), self.real);
-            directories.extend(self.above.iter().cloned());
-            directories.extend(self.beside.iter().cloned());
+            directories.extend(
+                self.own
+                    .iter()
+                    .filter_map(|own| own.parent())
+                    .map(Path::to_owned),
+            );
+            directories.extend(self.own.iter().cloned());
             let real = directories.iter().filter_map(|path| self.real.of(path));
             let real: BTreeSet<PathBuf> = real.collect();
             let listed = real.into_iter().map(|path| {
@@ -111,11 +104,16 @@ impl<'a> FileSearch<'a> {
     pub fn add(&self, files: DriverFiles, found: &mut FilesByPath) {
         match files {
             DriverFiles::Beside(directory, pattern) | DriverFiles::PlugIns(directory, pattern) => {
-                for base in &self.beside {
-                    for directory in expand(&base.join(directory), self.real) {
-                        self.list(&directory, pattern, found);
-                    }
-                }
+                self.list_beside(&self.own, directory, pattern, found);
+            }
+            DriverFiles::BesideLibrary(name, directory, pattern) => {
+                let is_named = |library: &&Path| {
+                    let own = library.file_name().unwrap_or_default();
+                    matches(name, &own.to_string_lossy())
+                };
+                let libraries = self.libraries.iter().map(PathBuf::as_path).filter(is_named);
+                let bases = directories_of(libraries, self.real);
+                self.list_beside(&bases, directory, pattern, found);
             }
             DriverFiles::At(directory, pattern) => {
                 for directory in expand(Path::new(directory), self.real) {
@@ -133,6 +131,20 @@ impl<'a> FileSearch<'a> {
                         self.take(directory, entry, pattern, found);
                     }
                 }
+            }
+        }
+    }
+
+    fn list_beside(
+        &self,
+        bases: &[PathBuf],
+        directory: &str,
+        pattern: &str,
+        found: &mut FilesByPath,
+    ) {
+        for base in bases {
+            for directory in expand(&base.join(directory), self.real) {
+                self.list(&directory, pattern, found);
             }
         }
     }
@@ -180,6 +192,20 @@ impl<'a> FileSearch<'a> {
         let metadata = self.real.found(std::fs::metadata(path));
         metadata.is_some_and(|metadata| metadata.is_file())
     }
+}
+
+/// The directories of libraries, by the dynamic linker's path and by the real path: drivers look beside the first (measured: PoCL) or
+/// the second (Intel's CPU runtime).
+fn directories_of<'b>(libraries: impl Iterator<Item = &'b Path>, real: &RealPaths) -> Vec<PathBuf> {
+    let mut named = BTreeSet::new();
+    for library in libraries {
+        let real = real.of(library);
+        for path in [Some(library), real.as_deref()].into_iter().flatten() {
+            named.extend(path.parent().map(Path::to_owned));
+        }
+    }
+    named.retain(|path| real.of(path).is_some());
+    named.into_iter().collect()
 }
 
 /// The entries of a directory whose names match a pattern. Of thousands of names few are looked at closely, and only matches are
@@ -264,6 +290,15 @@ mod tests {
     use super::*;
     use crate::regular_file::tests::without_rights;
 
+    /// Of a driver that is one library.
+    fn search_beside<'a>(
+        files: &[DriverFiles],
+        library: &Path,
+        real: &'a RealPaths,
+    ) -> FileSearch<'a> {
+        FileSearch::new(files, [library].into_iter(), [].into_iter(), &[], real)
+    }
+
     #[test]
     fn patterns_choose_the_files_that_the_profiles_mean() {
         assert!(matches("*", "anything"));
@@ -286,7 +321,7 @@ mod tests {
         let library = root.join("lib/libdriver.so");
         let find = |directory| {
             let real = RealPaths::default();
-            let search = FileSearch::new(&[], [library.as_path()].into_iter(), &[], &real);
+            let search = search_beside(&[], &library, &real);
             let mut found = FilesByPath::new();
             search.add(DriverFiles::Beside(directory, "libx.so*"), &mut found);
             found
@@ -332,14 +367,14 @@ mod tests {
         let looks: [fn(&Path, &RealPaths); 3] = [
             |root, real| {
                 let library = root.join("lib/libdriver.so");
-                let search = FileSearch::new(&[], [library.as_path()].into_iter(), &[], real);
+                let search = search_beside(&[], &library, real);
                 let headers = DriverFiles::Beside("../share", "*.h");
                 search.add(headers, &mut FilesByPath::new());
             },
             |root, real| {
                 let library = DriverFiles::Library("libx.so*");
                 let own = root.join("share/libdriver.so");
-                let search = FileSearch::new(&[library], [own.as_path()].into_iter(), &[], real);
+                let search = search_beside(&[library], &own, real);
                 search.add(library, &mut FilesByPath::new());
             },
             |root, real| drop(expand(&root.join("share/*"), real)),

@@ -328,7 +328,8 @@ impl Driver {
     pub(super) fn il_files(&self, memory: &dyn FileMemory) -> Option<Vec<Ingredient>> {
         let files = self.profile.il_files;
         let real = RealPaths::default();
-        let search = FileSearch::new(files, std::iter::once(self.library.as_path()), &[], &real);
+        let own = || std::iter::once(self.library.as_path());
+        let search = FileSearch::new(files, own(), own(), &[], &real);
         let mut found = FilesByPath::new();
         for files in files {
             search.add(*files, &mut found);

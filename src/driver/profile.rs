@@ -104,6 +104,8 @@ pub enum NeverAsked {
 pub enum DriverFiles {
     /// In a directory relative to that of the driver's library.
     Beside(&'static str, &'static str),
+    /// The same for a library of this name, a pattern too, which is among those that the driver needs.
+    BesideLibrary(&'static str, &'static str, &'static str),
     /// The same for libraries that are open when the driver is, so that the libraries they need belong to the driver as well.
     PlugIns(&'static str, &'static str),
     /// In this directory.

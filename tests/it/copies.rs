@@ -110,7 +110,8 @@ pub fn find(library: &str) -> PathBuf {
     fs::canonicalize(found.unwrap_or_else(|| panic!("{library} is not found"))).expect("a path")
 }
 
-fn put_tree(from: &Path, to: &Path) {
+/// Copies a directory.
+pub fn put_tree(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("made");
     for entry in fs::read_dir(from).expect("a directory").flatten() {
         let path = entry.path();

@@ -2,10 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::copies::{DriverCopy, change_last_byte, other_build, replace, touch, update};
+use crate::copies::{
+    DriverCopy, change_last_byte, find, other_build, put_tree, replace, touch, update,
+};
 use crate::counting::Turns;
 use crate::functions::program;
-use crate::support::{Driver, Sandbox, Way, copy_program, example, library, skipped, some_of};
+use crate::support::{
+    Driver, Sandbox, Way, copy_program, example, library, skipped, some_of, tree,
+};
 
 const SOURCE: &str = "__kernel void f(__global uint *out) { out[get_global_id(0)] = (uint)sin((float)get_global_id(0)) + 1; }\n";
 
@@ -57,14 +61,27 @@ pub fn needed(sandbox: &Sandbox, start: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// They are in a directory of their own, where no library is.
+/// They are in a directory of their own, where no library is: beside the library that has the compiler, wherever the dynamic linker
+/// finds that.
 #[test]
 fn the_precompiled_headers_of_oclgrind_are_in_its_key() {
-    let Some(sandbox) = Sandbox::new(Driver::Oclgrind) else {
+    let Some(mut sandbox) = Sandbox::new(Driver::Oclgrind) else {
         return;
     };
     assert_eq!(compilations(&sandbox), 1);
     assert_ne!(needed(&sandbox, "opencl-c-"), None);
+    let name = needed(&sandbox, "liboclgrind-2").expect("the library that has the compiler");
+    let installed = find(&name);
+    let elsewhere = sandbox.path("elsewhere");
+    let headers = elsewhere.join("oclgrind");
+    put_tree(&installed.with_file_name("oclgrind"), &headers);
+    copy_program(installed, &elsewhere.join(&name));
+    sandbox.set("LD_LIBRARY_PATH", &elsewhere);
+    assert_eq!(compilations(&sandbox), 0, "the same at another path");
+    for file in tree(&headers).into_keys().filter(|path| path.is_file()) {
+        change_last_byte(&file);
+    }
+    assert_eq!(misses(&sandbox), 1, "its headers have changed");
 }
 
 #[test]

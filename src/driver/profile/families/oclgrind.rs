@@ -27,11 +27,11 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     own_cache: None,
     environment: &ENVIRONMENT,
     suffix_variables: false,
-    // Its precompiled headers, where it puts them itself and where Debian does, installed or unpacked elsewhere (strace of 21.10).
+    // Its precompiled headers, where it puts them itself and where Debian does: it looks beside the library that has the compiler
+    // (strace of 21.10), which the dynamic linker may find far from the driver's own.
     files: &[
-        DriverFiles::Beside("../include/oclgrind", "*"),
-        DriverFiles::At("/usr/lib/*/oclgrind/*", "*"),
-        DriverFiles::Beside("../*/oclgrind/*", "*"),
+        DriverFiles::BesideLibrary(COMPILER, "../include/oclgrind", "*"),
+        DriverFiles::BesideLibrary(COMPILER, "oclgrind/*", "*"),
     ],
     tools: &[],
     configuration: &[],
@@ -49,6 +49,9 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     processor: ProcessorFacts::Stepping, // unverified that it does not matter
     looks_at_executable: false,
 };
+
+/// The library that has the compiler.
+const COMPILER: &str = "liboclgrind*";
 
 /// Oclgrind: the variables that its command sets (src/kernel/main.cpp).
 static ENVIRONMENT: Environment = Environment {
