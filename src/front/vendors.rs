@@ -33,6 +33,9 @@ pub enum VendorIdentity {
     Unknown,
 }
 
+/// Libraries, each with its identity.
+type Identified = Vec<(PathBuf, VendorIdentity)>;
+
 /// The drivers to load, in the loader's order.
 ///
 /// `identify` opens a library, as the loader does. The loader itself loads the drivers that its own sources name. If these name
@@ -48,24 +51,31 @@ pub fn find(
         .into_iter()
         .filter(|library| is_open(library))
         .collect();
-    let others = |libraries: Vec<PathBuf>| -> Vec<(PathBuf, VendorIdentity)> {
+    // We and others.
+    let apart = |libraries: Vec<PathBuf>| -> (Identified, Identified) {
         let identified = libraries.into_iter().map(|library| {
             let identity = identify(&library);
             (library, identity)
         });
         // A copy that cannot be opened may be for another architecture: a user's vendors directory has one for each machine that
         // shares the home.
-        let is_us = |library: &Path, identity: VendorIdentity| match identity {
+        identified.partition(|(library, identity)| match identity {
             VendorIdentity::Us => true,
             VendorIdentity::Other(_) => false,
             VendorIdentity::Unknown => is_named_as_us(library),
-        };
-        identified
-            .filter(|(library, identity)| !is_us(library, *identity))
-            .collect()
+        })
     };
-    let loaders = others(libraries(&loader_sources(environment)));
+    let others = |libraries| apart(libraries).1;
+    let (us, loaders) = apart(libraries(&loader_sources(environment)));
     let wheels = others(wheels);
+    let mut opened = loaders.iter().chain(&wheels);
+    let is_alone =
+        !us.is_empty() && !opened.any(|(_, identity)| matches!(identity, VendorIdentity::Other(_)));
+    let mode = match config.mode() {
+        // Otherwise the program would have no platform.
+        Mode::Beside if is_alone => Mode::Auto,
+        mode => mode,
+    };
     // A source that names nothing but us is how we got here, as inside another `oclcache run`.
     let told = config.vendors().map(|sources| libraries(&sources));
     let told = told.map(|libraries| (libraries.is_empty(), others(libraries)));
@@ -80,7 +90,7 @@ pub fn find(
         })
     };
     let vendor = |(library, identity): (PathBuf, VendorIdentity)| Vendor {
-        loaded_by_loader: match config.mode() {
+        loaded_by_loader: match mode {
             Mode::Icd => false,
             Mode::Beside => true,
             Mode::Auto => names_it(&library, identity),
@@ -365,6 +375,34 @@ mod tests {
             ("OCLCACHE_VENDORS", list.to_str().expect("UTF-8")),
         ]);
         assert_eq!(found, [("/lib/liba.so".to_owned(), true)]);
+    }
+
+    /// A loader that has opened none would have no platform, and one whose directories are not known may have opened some.
+    #[test]
+    fn no_driver_is_reported_beside_those_that_the_loader_opens() {
+        let ours = directory(&[("oclcache.icd", "/x/liboclcache.so\n")]);
+        let broken = directory(&[
+            ("oclcache.icd", "/x/liboclcache.so\n"),
+            ("gone.icd", "/lib/libgone.so\n"),
+        ]);
+        let both = directory(&[
+            ("oclcache.icd", "/x/liboclcache.so\n"),
+            ("a.icd", "liba.so\n"),
+        ]);
+        let elsewhere = directory(&[]);
+        for (loader, is_beside) in [
+            (&ours, false),
+            (&broken, false),
+            (&both, true),
+            (&elsewhere, true),
+        ] {
+            let found = vendors(&[
+                ("OCL_ICD_VENDORS", loader.path().to_str().expect("UTF-8")),
+                ("OCLCACHE_VENDORS", "libb.so"),
+                ("OCLCACHE_MODE", "beside"),
+            ]);
+            assert_eq!(found, [("libb.so".to_owned(), is_beside)], "{loader:?}");
+        }
     }
 
     #[test]

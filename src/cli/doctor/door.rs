@@ -107,10 +107,7 @@ pub fn examine(known: &Known, prober: &Prober, kept: &PrivateDirectory, report: 
     }
     let copies = copies(known.probed);
     match copies.first() {
-        None => {
-            outside(&ours, report);
-            examine_mode(known.config, report);
-        }
+        None => outside(&ours, report),
         Some(copy) => inside(copy, &ours, &layers, known, report),
     }
     examine_platforms(known, !copies.is_empty(), !layers.is_empty(), report);
@@ -146,6 +143,11 @@ fn inside(
         ABOUT,
         format!("a program started from this shell uses oclcache, {door}"),
     );
+    if is_alone && known.config.mode() == Mode::Beside {
+        let text = "`mode = beside` counts as `auto`: the loader opens no driver but oclcache";
+        let (_, source) = known.config.value(Name::Mode);
+        report.doubtful("platforms", text, unset(Name::Mode, source));
+    }
     let version = env!("CARGO_PKG_VERSION");
     if copy.version != version {
         let text = format!(
@@ -314,20 +316,8 @@ fn accepts(features: &Features, layer: &Layer, copy: &OurCopy, report: &mut Doct
     true
 }
 
-/// Reports a mode in which `oclcache run` takes every platform from its programs.
-fn examine_mode(config: &Config, report: &mut DoctorReport) {
-    if config.mode() == Mode::Beside {
-        let text = "with `mode = beside`, `oclcache run` reports no platform: the loader opens no driver but oclcache there";
-        report.doubtful("platforms", text, unset_mode(config));
-    }
-}
-
-fn unset_mode(config: &Config) -> Fix {
-    unset(Name::Mode, &config.value(Name::Mode).1)
-}
-
 /// Reports that drivers work but programs see none of them.
-fn none_is_listed(known: &Known, report: &mut DoctorReport) {
+fn none_is_listed(report: &mut DoctorReport) {
     let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let vendors = ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"];
     let is_missing =
@@ -336,8 +326,6 @@ fn none_is_listed(known: &Known, report: &mut DoctorReport) {
         return; // reported where it is read
     }
     let fix = match vendors.iter().find(|name| set(name)) {
-        _ if known.config.mode() == Mode::Beside && is_alone(known) => unset_mode(known.config)
-            .because("`mode = beside` lists none, since the loader opens only oclcache"),
         Some(name) => Fix::command(format!("unset {name}")),
         None => Fix::words("see the findings about drivers"),
     };
@@ -381,7 +369,7 @@ fn examine_platforms(known: &Known, is_inside: bool, is_layer: bool, report: &mu
     let is_usable =
         |one: &Registered| matches!(one.is, RegisteredAs::Driver(devices) if devices > 0);
     if is_told && names.is_empty() && known.registered.iter().any(is_usable) {
-        none_is_listed(known, report);
+        none_is_listed(report);
     }
     if is_inside {
         for name in unreached(known, platforms, is_layer) {
