@@ -191,7 +191,7 @@ numbered! {
 }
 
 numbered! {
-    /// Why `oclcache bake` can never store the program of a miss, on a driver whose binaries only the baker fetches.
+    /// Why the program of a miss is not stored, nor its recipe for `oclcache bake`, or why no baker can store it.
     ///
     /// The numbers are stored in the journal: append, never reorder, never reuse.
     pub enum NotBakeable: u8 {
@@ -243,6 +243,9 @@ numbered! {
         /// The driver has another library in the program than in the baker.
         OtherLibrary = 15, "other_library",
             "a library of the driver was another one in the program than in the baker: it was updated since, or the program had loaded its own, as in an environment of Python's; set `record` to `inline`";
+        /// Neither an entry nor a recipe has room.
+        NoRoom = 16, "no_room",
+            "there is no room: the disk is full, less than `min_free` would be free, or `max_size` is too small; make room, or change the limit";
     }
 }
 

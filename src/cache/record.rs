@@ -182,7 +182,7 @@ impl Cache {
             Err(error) => {
                 self.count(plan.place(), &[Counter::Evicted.by(error.removed)]);
                 self.not_stored(plan, &error);
-                Kept::Nothing
+                Kept::unwritten(&error.error)
             }
         }
     }

@@ -8,7 +8,6 @@ mod cold;
 mod run_directory;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -286,19 +285,13 @@ fn why_uncounted(config: &Config) -> Option<String> {
         return None;
     }
     let path = config.directory().ok()?;
-    let is_full = |error: &io::Error| {
-        matches!(
-            error.kind(),
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-        )
-    };
-    let error = write_something(&path).err().filter(is_full)?;
+    let error = write_something(&path).err()?;
     let error = StoreError {
         action: "write to",
         path,
         error,
     };
-    Some(Failure::from(error).message)
+    error.is_full().then(|| Failure::from(error).message)
 }
 
 /// Why a program has probably not loaded the library.

@@ -6,7 +6,7 @@ mod include;
 mod options;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub struct BuildHistory {
     /// The journal, oldest first.
     pub records: Vec<JournalRecord>,
     entries: Vec<(Key, Meta)>,
-    evictions: BTreeMap<Key, u64>,
+    evictions: Vec<(Key, u64)>,
 }
 
 /// Why one build was not a hit.
@@ -138,8 +138,17 @@ impl BuildHistory {
     fn evicted_since(&self, record: &JournalRecord) -> Option<u64> {
         let key = record.build.as_ref()?.key;
         let kept = matches!(record.ended, BuildResult::Miss { kept, .. } if kept.is_something());
-        let evicted = self.evictions.get(&key).copied();
+        let evicted = self.evictions_of(key).last();
         evicted.filter(|at| kept && *at >= record.time_ms && self.entry(&key).is_none())
+    }
+
+    /// When an entry was evicted, oldest first.
+    fn evictions_of(&self, key: Key) -> impl Iterator<Item = u64> {
+        let of_key = self
+            .evictions
+            .iter()
+            .filter(move |(known, _)| *known == key);
+        of_key.map(|(_, at)| *at)
     }
 
     /// Why a miss was not stored, by what it left.
@@ -274,9 +283,8 @@ impl BuildHistory {
         let aside = self.store.set_aside_at(key);
         let since = before.map_or(0, |before| before.time_ms);
         let aside = aside.is_some_and(|at| (since..=record.time_ms).contains(&at));
-        let evicted = self.evictions.get(key);
-        let evicted = evicted.is_some_and(|at| (since..=record.time_ms).contains(at));
-        if evicted {
+        let mut evictions = self.evictions_of(*key);
+        if evictions.any(|at| (since..=record.time_ms).contains(&at)) {
             return Some(MissExplanation::plain("evicted", EVICTED));
         }
         let Some(before) = before else {

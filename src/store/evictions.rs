@@ -7,8 +7,6 @@
 //! Each eviction writes the file again. Two processes that evict at once may lose some keys; nothing but an explanation needs them.
 //! Entries that a person removes are not noted: that person may want to hide that they were there.
 
-use std::collections::BTreeMap;
-
 use super::directory::Directory;
 use super::ownership::may_write;
 use super::{ClearResult, Store, StoreError, TEMPORARY};
@@ -30,7 +28,6 @@ impl Store {
         let root = &self.root;
         let now = root.now_ms();
         let mut all = read(root);
-        all.retain(|(key, _)| !keys.contains(key));
         let skipped = keys.len().saturating_sub(MAX_KEYS);
         all.extend(keys[skipped..].iter().map(|key| (*key, now)));
         let excess = all.len().saturating_sub(MAX_KEYS);
@@ -47,9 +44,10 @@ impl Store {
         }
     }
 
-    /// The entries that were evicted lately, with the times in milliseconds since 1970.
-    pub fn evictions(&self) -> BTreeMap<Key, u64> {
-        read(&self.root).into_iter().collect()
+    /// The entries that were evicted lately, with the times in milliseconds since 1970, oldest first. One may have been evicted several
+    /// times.
+    pub fn evictions(&self) -> Vec<(Key, u64)> {
+        read(&self.root)
     }
 }
 
@@ -88,13 +86,14 @@ mod tests {
         assert!(store.evictions().is_empty());
         store.note_evictions(&[key(1), key(2)]);
         store.note_evictions(&[key(2), key(3)]);
-        let known: Vec<Key> = store.evictions().into_keys().collect();
-        assert_eq!(known, [key(1), key(2), key(3)]);
+        let known: Vec<Key> = store.evictions().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(known, [key(1), key(2), key(2), key(3)]);
         let many: Vec<Key> = (10..10 + 2 * MAX_KEYS as u64).map(key).collect();
         store.note_evictions(&many);
         let known = store.evictions();
         assert_eq!(known.len(), MAX_KEYS);
-        assert!(known.contains_key(many.last().expect("a key")) && !known.contains_key(&key(3)));
+        let has = |key: &Key| known.iter().any(|(known, _)| known == key);
+        assert!(has(many.last().expect("a key")) && !has(&key(3)));
         store.clear().expect("cleared");
         assert!(store.evictions().is_empty());
         // A file of the user's stays.

@@ -60,6 +60,14 @@ impl Kept {
         Kept::NotBakeable(reason as u8)
     }
 
+    /// Nothing, because of this failure to write.
+    pub fn unwritten(error: &StoreError) -> Kept {
+        match error.is_full() {
+            true => Kept::not_bakeable(NotBakeable::NoRoom),
+            false => Kept::Nothing,
+        }
+    }
+
     /// Why no baker can bake it, if this version knows the reason.
     pub fn reason(self) -> Option<NotBakeable> {
         match self {

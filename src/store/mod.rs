@@ -28,6 +28,7 @@ pub mod recipe;
 pub mod recorder;
 mod sizes;
 pub mod stats;
+mod store_error;
 mod tag;
 pub mod tier;
 pub mod tiers;
@@ -35,9 +36,9 @@ mod totals;
 mod uses;
 mod walk;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fmt, io};
 
 pub use clear::ClearResult;
 use directory::{Directory, FileFacts};
@@ -49,6 +50,7 @@ use lock::Locks;
 use once_cell::race::OnceBox;
 use ownership::{begins_as_ours, may_write, not_ours};
 use sizes::Sizes;
+pub use store_error::StoreError;
 pub use tag::is_only_a_cache;
 pub use tier::Lookup;
 use tier::{EntryOrigin, ReadError, Tier};
@@ -83,31 +85,6 @@ const BLOCK: u64 = 4096;
 const FIRST_READ_BYTES: usize = 4096;
 /// Re-list a shard on 8 in 256 stores or removals, so that an error in its counter does not stay.
 const COUNTED_AGAIN: u8 = 8;
-
-/// A failure to use the store, with the path and what was tried.
-#[derive(Debug)]
-pub struct StoreError {
-    /// What was tried.
-    pub action: &'static str,
-    /// The file or directory.
-    pub path: PathBuf,
-    /// What the system said.
-    pub error: io::Error,
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "cannot {} `{}`: {}",
-            self.action,
-            crate::log::path(&self.path),
-            self.error
-        )
-    }
-}
-
-impl std::error::Error for StoreError {}
 
 /// The entries below one cache directory.
 ///

@@ -57,6 +57,13 @@ fn a_program_stores_nothing_where_too_little_is_free_and_says_so() {
     let ran = sandbox.kernel(Way::Cached, SOURCE, "-DN=1").ok();
     assert!(ran.stderr.contains("OCLCACHE_MIN_FREE"), "{}", ran.stderr);
     assert_eq!(sandbox.stat("not_stored"), 1);
+    // The same where a recipe is to be stored.
+    sandbox.set("OCLCACHE_RECORD", "bake");
+    sandbox.kernel(Way::Cached, SOURCE, "-DN=2").ok();
+    sandbox.set("OCLCACHE_RECORD", "auto");
+    let explained = sandbox.oclcache(&["explain", "--last", "2"]).ok().stdout;
+    let no_room = explained.matches("not stored: there is no room").count();
+    assert_eq!(no_room, 2, "{explained}");
     sandbox.oclcache(&["gc"]).ok();
     // What is there cannot make up for it, and serves.
     assert_eq!(sandbox.entries().len(), 1);
