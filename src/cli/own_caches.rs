@@ -46,7 +46,7 @@ impl ServedTime {
     }
 }
 
-const MEANING: &str = "is the compile time of the entries served, less the time to load them and what misses took longer. An entry that was the first of its process also counts the start of the compiler, so the sum can be more than a run without oclcache takes.";
+const MEANING: &str = "is the compile time of the entries served, less the time to load them; what misses took longer is shown apart. An entry that was the first of its process also counts the start of the compiler, so the sum can be more than a run without oclcache takes.";
 
 /// The measured caches, by the driver's family and the name of the device: how long a build takes from the cache, in nanoseconds;
 /// None if the driver has no cache.

@@ -31,11 +31,8 @@ fn number(value: &Value) -> u64 {
 
 /// What is avoided if a build takes this long from the driver's own cache, in nanoseconds.
 fn avoided(counted: &Value, own_load_ns: u64) -> u64 {
-    let [hits, load_ns, overhead_ns] =
-        ["hits", "load_ns", "overhead_ns"].map(|name| number(&counted[name]));
-    (hits * own_load_ns)
-        .saturating_sub(load_ns)
-        .saturating_sub(overhead_ns)
+    let [hits, load_ns] = ["hits", "load_ns"].map(|name| number(&counted[name]));
+    (hits * own_load_ns).saturating_sub(load_ns)
 }
 
 /// What `stats` and `report` call the compile time of the entries that were served.

@@ -99,6 +99,39 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or(0)
 }
 
+/// A row may have more extra time of misses than time that was served.
+#[test]
+fn the_time_served_by_rows_makes_up_the_total() {
+    let sandbox = Sandbox::stub();
+    let second = 1_000_000_000_u64;
+    let served = json!({
+        "hits": 9, "misses": 1, "missed.absent": 1, "saved_ns": 2 * second, "overhead_ns": second / 4
+    });
+    let began = json!({ "misses": 1, "missed.absent": 1, "overhead_ns": second });
+    plant(
+        &sandbox,
+        &[
+            (0, "one", "intel-cpu", "cpu", served),
+            (1, "two", "pocl", "cpu", began),
+        ],
+    );
+    let counted = stats(&sandbox, &[]);
+    for group in ["by_day", "by_driver", "by_device", "by_program", "rows"] {
+        let groups = counted[group].as_array().expect("a list");
+        let sum: u64 = groups.iter().map(|one| number(one, "saved_ns")).sum();
+        assert_eq!(
+            (sum, number(&counted, "saved_ns")),
+            (2 * second, 2 * second),
+            "{group}"
+        );
+    }
+    let shown = sandbox.oclcache(&["stats"]).ok().stdout;
+    let row = shown
+        .lines()
+        .find(|line| line.contains("time that misses took longer"));
+    assert!(row.is_some_and(|row| row.ends_with(" 1.2 s")), "{shown}");
+}
+
 #[test]
 fn builds_are_told_apart_by_program_and_device_and_add_up() {
     let mut sandbox = Sandbox::stub();

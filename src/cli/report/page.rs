@@ -136,9 +136,10 @@ fn cards(all: &CacheSummary) -> String {
             "Compile time spent",
             time("spent_ns", total.compiled_ns()),
             format!(
-                "{} bypassed, {} failed",
+                "{} bypassed, {} failed; misses took {} longer",
                 count("bypassed", total.bypassed()),
-                count("failed", total.get(Counter::Failed))
+                count("failed", total.get(Counter::Failed)),
+                time("overhead_ns", total.get(Counter::OverheadNs))
             ),
         ),
         card("size", "Cache size", bytes("bytes", taken), most),

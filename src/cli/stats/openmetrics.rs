@@ -77,6 +77,11 @@ pub fn render(mut all: CacheSummary) -> String {
             "Time that drivers spent in builds that did not hit.",
             Totals::compiled_ns as fn(&Totals) -> u64,
         ),
+        (
+            "oclcache_overhead_seconds",
+            "What builds that did not hit took longer.",
+            |totals: &Totals| totals.get(Counter::OverheadNs),
+        ),
     ] {
         family(&mut shown, name, "counter", "seconds", help);
         for (labels, totals) in &sums {
@@ -90,7 +95,7 @@ pub fn render(mut all: CacheSummary) -> String {
         "oclcache_saved_seconds",
         "gauge",
         "seconds",
-        "Compile time of the entries served, less the time to load them, what misses took longer, and what the driver's own cache would have avoided, where that was measured.",
+        "Compile time of the entries served, less the time to load them, and what the driver's own cache would have avoided, where that was measured.",
     );
     for (labels, totals) in labeled(&all.counted.rows) {
         let seconds = totals.saved_ns() as f64 / 1e9;

@@ -203,6 +203,8 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
         waits,
         format!("{waits} ({took})"),
     );
+    let overhead = number(Counter::OverheadNs);
+    row("time that misses took longer", overhead, time(overhead));
     let loads = number(Counter::LoadNs);
     if verbose {
         let stored = number(Counter::Stored);

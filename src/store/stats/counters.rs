@@ -146,11 +146,11 @@ impl Totals {
         self.0[counter as usize]
     }
 
-    /// Nanoseconds that were saved in the end: of compilation that was avoided, less what builds that did not hit took longer.
+    /// Nanoseconds of compilation that was avoided in the end. What builds that did not hit took longer is not taken off: that could be
+    /// more than a row has, and the rows would not make up the total.
     pub fn saved_ns(&self) -> u64 {
         self.get(Counter::SavedNs)
             .saturating_sub(self.get(Counter::RebuiltNs))
-            .saturating_sub(self.get(Counter::OverheadNs))
     }
 
     /// Has the hits count as avoided only what the driver's own cache would not have avoided, which takes this long for a build.
