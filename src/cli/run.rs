@@ -10,7 +10,7 @@ mod run_directory;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::{Args, ValueHint};
@@ -29,6 +29,7 @@ use crate::cache::autobake::{self, REMOTE_KEY};
 use crate::config::{Config, Name, paths, script_name};
 use crate::first_process::is_about_to_end_with_ours;
 use crate::front;
+use crate::front::vendors::is_bare_name;
 use crate::log::path;
 use crate::outcome::Bypass;
 use crate::store::StoreError;
@@ -122,10 +123,10 @@ impl RunArgs {
         let is_unseen = totals.as_ref().is_some_and(|totals| totals.builds() == 0);
         let missed = config.must_hit() && (compiled || is_unseen);
         let vendors = vendors.unwrap_or_else(|| config.value(Name::Vendors).0.clone());
-        let names_driver =
-            || front::vendors::names_driver(&paths(&vendors), &|name| std::env::var_os(name));
+        let drivers =
+            || front::vendors::drivers_of_run(&paths(&vendors), &|name| std::env::var_os(name));
         let summary = |run: &RunCounts, own_caches: &OwnCaches| {
-            summary(run, own_caches, &config, &self.command, &names_driver)
+            summary(run, own_caches, &config, &self.command, &drivers)
         };
         match run {
             Ok(run) if missed && is_unseen && status.success() => {
@@ -212,7 +213,7 @@ fn summary(
     own_caches: &OwnCaches,
     config: &Config,
     command: &[OsString],
-    names_driver: &dyn Fn() -> bool,
+    drivers: &dyn Fn() -> Vec<PathBuf>,
 ) -> String {
     if run.processes == 0 {
         let why = if config.disables_all() {
@@ -229,12 +230,7 @@ fn summary(
     }
     let totals = run.rows.total();
     if totals.builds() == 0 {
-        if !names_driver() {
-            return "no kernel was compiled: no OpenCL driver is registered; run `oclcache doctor`"
-                .into();
-        }
-        // A process of the run may have reached its drivers in another way, which nothing here can see.
-        return "no kernel was compiled through the cache; programs that only list devices, such as clinfo, compile none; if this one compiles, run `oclcache doctor`".into();
+        return why_nothing_compiled(&drivers());
     }
     let from_binary = totals.bypassed_by(Bypass::FromBinary);
     if from_binary == totals.builds() {
@@ -264,6 +260,31 @@ fn summary(
         own_caches.served_time(&run.rows).name()
     ));
     parts.join(", ")
+}
+
+/// Why the drivers of a run have compiled nothing. Whether one can be loaded is known to the doctor only; one that is gone is seen here.
+fn why_nothing_compiled(drivers: &[PathBuf]) -> String {
+    let is_gone = |library: &&PathBuf| !is_bare_name(library) && !library.exists();
+    let gone = drivers.iter().filter(is_gone);
+    let gone: Vec<String> = gone.map(|library| format!("`{}`", path(library))).collect();
+    if gone.len() == drivers.len() {
+        let why = match gone.is_empty() {
+            true => "no OpenCL driver is registered".to_owned(),
+            false => format!(
+                "the registered OpenCL drivers do not exist: {}",
+                gone.join(", ")
+            ),
+        };
+        return format!("no kernel was compiled: {why}; run `oclcache doctor`");
+    }
+    let left_out = match gone.is_empty() {
+        true => String::new(),
+        false => format!("; left out, since they do not exist: {}", gone.join(", ")),
+    };
+    // A process of the run may have reached its drivers in another way, which nothing here can see.
+    format!(
+        "no kernel was compiled through the cache{left_out}; programs that only list devices, such as clinfo, compile none; if this one compiles, run `oclcache doctor`"
+    )
 }
 
 /// The name of the program, or of the script that it runs, if a file turns the cache off for that.
@@ -328,7 +349,8 @@ mod tests {
         run.rows.add(RowTag::default(), &totals);
         let config = Config::read_from(&|_| None, None);
         let command = ["program".into()];
-        summary(&run, &OwnCaches::default(), &config, &command, &|| true)
+        let drivers = || vec!["libdriver.so".into()];
+        summary(&run, &OwnCaches::default(), &config, &command, &drivers)
     }
 
     #[test]

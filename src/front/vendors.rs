@@ -118,9 +118,12 @@ pub fn named(config: &Config, environment: &dyn Fn(&str) -> Option<OsString>) ->
     named
 }
 
-/// Whether a driver is named to a process for which we are the only registered driver, as far as this is known without opening a
+/// The drivers that are named to a process for which we are the only registered driver, as far as this is known without opening a
 /// library. `sources` are those of the setting.
-pub fn names_driver(sources: &[PathBuf], environment: &dyn Fn(&str) -> Option<OsString>) -> bool {
+pub fn drivers_of_run(
+    sources: &[PathBuf],
+    environment: &dyn Fn(&str) -> Option<OsString>,
+) -> Vec<PathBuf> {
     let is_driver = |library: &PathBuf| !is_named_as_us(library);
     let told = libraries(sources);
     let mut named = [told.as_slice(), &wheel_libraries(environment)].concat();
@@ -128,7 +131,8 @@ pub fn names_driver(sources: &[PathBuf], environment: &dyn Fn(&str) -> Option<Os
     if sources.is_empty() || !told.is_empty() && !told.iter().any(is_driver) {
         named.extend(libraries(&[PathBuf::from(DEFAULT_DIRECTORY)]));
     }
-    named.iter().any(is_driver)
+    named.retain(is_driver);
+    named
 }
 
 /// The registered drivers, for a program with raised privileges, whose environment is not read. ocl-icd reads its own there

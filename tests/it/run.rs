@@ -336,6 +336,31 @@ fn a_run_without_any_driver_says_so() {
     assert_eq!(ran.stderr.lines().last(), Some(expected), "{}", ran.stderr);
 }
 
+/// As after an update that was interrupted.
+#[test]
+fn a_run_names_the_drivers_that_are_gone() {
+    let sandbox = fresh();
+    fs::create_dir(sandbox.path("drivers-of-run")).expect("made");
+    let gone = sandbox.write("drivers-of-run/gone.icd", "/nonexistent/libgone.so\n");
+    let python = python().display().to_string();
+    let told = |vendors: &str| {
+        let mut command = command(&sandbox, &[&python, "-c", LIST, "libOpenCL.so.1"]);
+        let ran = sandbox.run(command.env("OCLCACHE_VENDORS", vendors));
+        ran.stderr.lines().last().unwrap_or_default().to_owned()
+    };
+    let gone = gone.display().to_string();
+    assert_eq!(
+        told(&gone),
+        "oclcache: no kernel was compiled: the registered OpenCL drivers do not exist: \
+         `/nonexistent/libgone.so`; run `oclcache doctor`"
+    );
+    let stub = example("libstub_driver.so").display().to_string();
+    let told = told(&format!("{gone}:{stub}"));
+    let words =
+        "; left out, since they do not exist: `/nonexistent/libgone.so`; programs that only";
+    assert!(told.contains(words), "{told}");
+}
+
 #[test]
 fn without_a_cache_directory_the_program_runs_all_the_same() {
     let sandbox = fresh();
