@@ -83,6 +83,40 @@ pub fn has_line(file: &Path) -> bool {
     is_small && matches!(regular_file::read(file), Ok(Some(content)) if contains_line(&content))
 }
 
+/// The name of the user's login shell; empty if it is unknown.
+pub fn login_shell() -> String {
+    let shell = std::env::var_os("SHELL").unwrap_or_default();
+    let name = Path::new(&shell).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// A start-up file of the login shell, and the line in it that sets a variable behind our line, or behind the place for it.
+pub fn overridden(variable: &str, home: &Path) -> Option<(PathBuf, String)> {
+    let files = of_shell(&login_shell(), home, zdotdir().as_deref())?;
+    files.into_iter().find_map(|StartFile { file, position }| {
+        let content = regular_file::read(&file).ok()??;
+        let line = overriding_line(&content, position, variable)?;
+        Some((file, String::from_utf8_lossy(line).trim().to_owned()))
+    })
+}
+
+fn overriding_line<'a>(
+    content: &'a [u8],
+    position: LinePosition,
+    variable: &str,
+) -> Option<&'a [u8]> {
+    let mut lines = content.split(|byte| *byte == b'\n');
+    if position == LinePosition::Last || contains_line(content) {
+        lines.find(|line| *line == LINE.as_bytes())?;
+    }
+    lines.find(|line| {
+        let line = line.trim_ascii_start();
+        let line = line.strip_prefix(b"export ").unwrap_or(line);
+        let rest = line.trim_ascii_start().strip_prefix(variable.as_bytes());
+        rest.is_some_and(|rest| rest.starts_with(b"="))
+    })
+}
+
 /// The directory of zsh's start-up files, if it is not the home.
 pub fn zdotdir() -> Option<PathBuf> {
     let directory = PathBuf::from(std::env::var_os("ZDOTDIR")?);
@@ -214,6 +248,33 @@ mod tests {
     fn a_line_that_is_continued_does_not_swallow_ours() {
         let with = insert_line(Some(b"echo a \\\n"), LinePosition::Last);
         assert!(with.starts_with(LINE.as_bytes()));
+    }
+
+    #[test]
+    fn what_sets_a_variable_behind_our_line_is_found() {
+        let ours = LINE;
+        for (content, first, last) in [
+            ("export V=a\n".to_owned(), Some("export V=a"), None),
+            ("  V=a\n".to_owned(), Some("  V=a"), None),
+            (
+                format!("{ours}\nexport V=a\n"),
+                Some("export V=a"),
+                Some("export V=a"),
+            ),
+            (format!("export V=a\n{ours}\n"), None, None),
+            (
+                "# V=a\nexport WV=a\nexport VW=a\necho V=a\n".to_owned(),
+                None,
+                None,
+            ),
+        ] {
+            let found = |position| {
+                let line = overriding_line(content.as_bytes(), position, "V")?;
+                std::str::from_utf8(line).ok()
+            };
+            let found = [LinePosition::First, LinePosition::Last].map(found);
+            assert_eq!(found, [first, last], "{content}");
+        }
     }
 
     #[test]

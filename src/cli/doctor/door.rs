@@ -13,6 +13,7 @@ use crate::cli::library::{is_of_python_package, typed};
 use crate::cli::probe::prober::{LONGER, ProbeOutput, Prober};
 use crate::cli::probe::worker::{ListedDriver, OurCopy, ProbeMessage};
 use crate::cli::probe::{self, Features, Harm, LAYER_DIRECTORY, ProbedLibrary};
+use crate::cli::start_files::overridden;
 use crate::cli::worker::private_directory::PrivateDirectory;
 
 use crate::cache::RUN_VARIABLE;
@@ -198,12 +199,18 @@ fn outside(ours: &[&Registered], report: &mut DoctorReport) {
             "{text}: it is registered for you, but OCL_ICD_VENDORS is not {} here",
             path(&vendors)
         );
-        let fix = Fix::command(format!("eval \"$({} install --user)\"", typed()));
-        return report.wrong(
-            ABOUT,
-            text,
-            fix.because("begin a new session, or run this in the shell"),
-        );
+        let copies = home::Copies::find().ok();
+        let other = copies.and_then(|copies| overridden("OCL_ICD_VENDORS", &copies.home));
+        let fix = match other {
+            Some((file, line)) => Fix::words(format!(
+                "remove `{}` from `{}`, name its drivers by `oclcache config set vendors DRIVERS`, and begin a new session",
+                crate::log::text(line.as_bytes()),
+                path(&file)
+            )),
+            None => Fix::command(format!("eval \"$({} install --user)\"", typed()))
+                .because("begin a new session, or run this in the shell"),
+        };
+        return report.wrong(ABOUT, text, fix);
     }
     match (registered, variable, ours.first()) {
         (_, _, Some(ours)) => {

@@ -20,7 +20,8 @@ use crate::cli::home::{Copies, Home};
 use crate::cli::library::typed;
 use crate::cli::output::{print, quoted, say};
 use crate::cli::start_files::{
-    LINE, LinePosition, StartFile, has_line, of_shell, target, with_line, zdotdir,
+    LINE, LinePosition, StartFile, has_line, login_shell, of_shell, overridden, target, with_line,
+    zdotdir,
 };
 use crate::cli::vendors;
 use crate::companion::REMOTE_HELPER;
@@ -213,15 +214,15 @@ impl StartUp {
         if !found.lines.is_empty() {
             found.lines += &format!(":\n{LINE}");
         }
+        if let Some((file, line)) = overridden(VENDORS, &copies.home) {
+            found.by_hand.push(format!(
+                "oclcache: shells that read `{}` do not use it, because of `{}` there: remove that line, and name its drivers by `oclcache config set vendors DRIVERS`",
+                path(&file),
+                text(line.as_bytes())
+            ));
+        }
         Ok(found)
     }
-}
-
-/// The name of the user's login shell; empty if it is unknown.
-fn login_shell() -> String {
-    let shell = std::env::var_os("SHELL").unwrap_or_default();
-    let name = Path::new(&shell).file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
 }
 
 /// fish reads all files of this directory.

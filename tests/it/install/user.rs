@@ -162,6 +162,24 @@ fn a_build_that_is_removed_breaks_nothing() {
     );
 }
 
+/// Our line is at the top of that file.
+#[test]
+fn a_start_up_file_that_chooses_drivers_itself_is_named() {
+    let mut world = build();
+    world.sandbox.set("SHELL", "/usr/bin/bash");
+    let line = "export OCL_ICD_VENDORS=/own/vendors";
+    fs::write(home(&world).join(".bashrc"), format!("{line}\n")).expect("written");
+    let bashrc = home(&world).join(".bashrc").display().to_string();
+    let said = shell(&world, "oclcache install --user -y > /dev/null")
+        .ok()
+        .stderr;
+    let words = format!("shells that read `{bashrc}` do not use it, because of `{line}` there");
+    assert!(said.contains(&words), "{said}");
+    let doctor = shell(&world, &format!("{line}; oclcache doctor --no-build")).stdout;
+    let words = format!("remove `{line}` from `{bashrc}`");
+    assert!(doctor.contains(&words), "{doctor}");
+}
+
 #[test]
 fn new_login_shells_use_it_and_nothing_is_printed() {
     let mut world = build();
