@@ -170,7 +170,7 @@ impl BakeArgs {
             let progress = BakeProgress::new(&work, self.filter.stale, is_told);
             let put_off = supervisor.run(work, jobs(&self), &|event| match event {
                 WorkerEvent::Begun(item) => progress.begun(item),
-                WorkerEvent::PutOff(item) => progress.ended(item),
+                WorkerEvent::PutOff(item) => progress.put_off(item),
                 WorkerEvent::Ended(item, verdict) => {
                     progress.ended(&item);
                     locked(&report).add(&store, item, verdict);

@@ -19,16 +19,17 @@ const MAX_LINES: usize = 10;
 /// The progress of a bake.
 pub struct BakeProgress {
     bar: ProgressBar,
-    count: usize,
     has_lines: bool,
-    left: Mutex<Left>,
+    state: Mutex<State>,
 }
 
-struct Left {
-    /// How many items were begun.
-    begun: usize,
+struct State {
+    /// How many items there are, without those that were put off: they are counted when their turn comes.
+    count: usize,
+    /// How many are done.
+    done: usize,
     /// The time that applications took to compile what is left, in nanoseconds.
-    nanoseconds: u64,
+    left: u64,
 }
 
 impl BakeProgress {
@@ -46,39 +47,45 @@ impl BakeProgress {
         }
         BakeProgress {
             bar: bar(count as u64, ""),
-            count,
             has_lines: is_told && !std::io::stderr().is_terminal(),
-            left: Mutex::new(Left {
-                begun: 0,
-                nanoseconds: took,
+            state: Mutex::new(State {
+                count,
+                done: 0,
+                left: took,
             }),
         }
     }
 
     /// An item is being compiled.
     pub fn begun(&self, item: &BakeItem) {
-        let (begun, left) = {
-            let mut left = locked(&self.left);
-            left.begun += 1;
-            (left.begun, left.nanoseconds)
-        };
+        let left = seconds(locked(&self.state).left);
         let program = text(item.program.as_bytes());
-        let what = format!(
-            "about {} left: {program}: {}",
-            seconds(left),
-            kernels(&item.kernels)
-        );
-        if self.has_lines && is_told(begun, self.count) {
-            say(&format!("oclcache: {begun} of {}, {what}", self.count));
-        }
-        self.bar.set_message(what);
+        let kernels = kernels(&item.kernels);
+        self.bar
+            .set_message(format!("about {left} left: {program}: {kernels}"));
     }
 
-    /// An item is done, or put off.
+    /// An item is done.
     pub fn ended(&self, item: &BakeItem) {
-        let mut left = locked(&self.left);
-        left.nanoseconds = left.nanoseconds.saturating_sub(item.compile_ns);
+        let mut state = locked(&self.state);
+        state.done += 1;
+        state.left = state.left.saturating_sub(item.compile_ns);
+        let State { count, done, left } = *state;
+        if self.has_lines && is_told(done, count) {
+            let left = seconds(left);
+            say(&format!(
+                "oclcache: {done} of {count} done, about {left} left"
+            ));
+        }
         self.bar.inc(1);
+    }
+
+    /// An item is left for later.
+    pub fn put_off(&self, item: &BakeItem) {
+        let mut state = locked(&self.state);
+        state.count -= 1;
+        state.left = state.left.saturating_sub(item.compile_ns);
+        self.bar.set_length(state.count as u64);
     }
 
     /// Nothing is left.
@@ -101,10 +108,10 @@ fn headline(task: BakeTask, is_stale: bool, count: usize, took: u64) -> String {
     }
 }
 
-/// Whether a line tells of this item, of so many. The headline tells of the first one.
-fn is_told(number: usize, count: usize) -> bool {
-    let tenth = |number: usize| number * MAX_LINES / count.max(1);
-    number > 1 && tenth(number) != tenth(number - 1)
+/// Whether a line tells that so many of all are done. The results tell of the last one.
+fn is_told(done: usize, count: usize) -> bool {
+    let tenth = |done: usize| done * MAX_LINES / count.max(1);
+    (1..count).contains(&done) && tenth(done) != tenth(done - 1)
 }
 
 #[cfg(test)]
@@ -115,6 +122,6 @@ mod tests {
     fn there_are_few_lines_however_much_is_compiled() {
         let told = |count| (1..=count).filter(|number| is_told(*number, count)).count();
         assert_eq!([0, 1, 2, 9, 10].map(told), [0, 0, 1, 8, 9]);
-        assert_eq!([11, 99, 100_000].map(told), [10, 10, 10]);
+        assert_eq!([11, 99, 100_000].map(told), [9, 9, 9]);
     }
 }

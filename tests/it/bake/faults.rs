@@ -148,8 +148,8 @@ fn a_run_that_bakes_waits_for_another_baker_and_bakes_the_rest() {
         headline.starts_with("oclcache: compiling 3 recipes, which took "),
         "{headline}"
     );
-    until("oclcache: 2 of 3, about ");
-    until("oclcache: 3 of 3, about ");
+    until("oclcache: 1 of 3 done, about ");
+    until("oclcache: 2 of 3 done, about ");
     until("oclcache: 3 baked, 0 skipped, 0 failed");
     assert!(run.wait().expect("ended").success());
 }

@@ -112,6 +112,26 @@ fn what_never_ran_is_baked_last_and_told() {
     assert_eq!((again.source_builds(), again.stdout), (0, ran.stdout));
 }
 
+/// They are looked at once and put off, which is no progress.
+#[test]
+fn the_progress_counts_what_never_ran_once() {
+    let Some(sandbox) = pocl() else {
+        return;
+    };
+    for number in 0..3 {
+        let options = format!("-DN={number}");
+        let ran = sandbox.kernel(Way::Cached, UNUSED, &options).ok();
+        assert_eq!(ran.source_builds(), 1);
+    }
+    let said = sandbox.oclcache(&["bake"]).ok().stderr;
+    let numbers: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("oclcache: ")?.split_once(", about "))
+        .map(|(number, _)| number)
+        .collect();
+    assert_eq!(numbers, ["1 of 3 done", "2 of 3 done"], "{said}");
+}
+
 #[test]
 fn what_never_ran_and_takes_long_is_left_until_it_ran_or_all_is_asked_for() {
     for asks_for_all in [false, true] {
