@@ -25,7 +25,7 @@ use super::archive::seal::Seal;
 use super::confirm::confirm;
 use super::failure::Failure;
 use super::interrupt::Interrupt;
-use super::open::store;
+use super::open::{entries_of_system, store};
 use super::output::{plain, plural, print_json, say, size};
 use super::progress::bar;
 use crate::config::Config;
@@ -70,9 +70,10 @@ impl ExportArgs {
             check_target(&self.file, self.yes || self.dry_run)?;
         }
         let Some(store) = store()? else {
-            return Err(Failure::new(
-                "there is nothing to export: the cache is empty",
-            ));
+            let of_system = entries_of_system(&Config::read());
+            return Err(Failure::new(format_args!(
+                "there is nothing to export: the cache is empty{of_system}"
+            )));
         };
         let interrupt = Interrupt::listen()?;
         let chosen = {

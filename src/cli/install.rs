@@ -296,7 +296,7 @@ impl UninstallArgs {
         plan.remove_directory(&whose.layer_dir);
         say_plan(&plan, whose);
         carry_out(&plan, whose, "uninstall", &own)?;
-        say_removed(&plan, whose);
+        say_removed(&plan, whose, true);
         if root.is_none() {
             say_what_stays(whose);
         }
@@ -304,7 +304,8 @@ impl UninstallArgs {
     }
 }
 
-fn say_removed(plan: &InstallPlan, whose: &InstallScope) {
+/// `was_installed`: otherwise only `oclcache run` has made what the plan removes.
+fn say_removed(plan: &InstallPlan, whose: &InstallScope, was_installed: bool) {
     let for_whom = if whose.is_system() {
         "all users"
     } else {
@@ -313,7 +314,14 @@ fn say_removed(plan: &InstallPlan, whose: &InstallScope) {
     say(&match (plan.is_empty(), whose.dry_run) {
         (true, _) => format!("oclcache: not registered for {for_whom}"),
         (false, true) => "oclcache: nothing was done".to_owned(),
-        (false, false) => format!("oclcache: no longer registered for {for_whom}"),
+        (false, false) if was_installed => {
+            format!("oclcache: no longer registered for {for_whom}")
+        }
+        (false, false) => {
+            format!(
+                "oclcache: was not registered for {for_whom}; what `oclcache run` made is removed"
+            )
+        }
     });
 }
 

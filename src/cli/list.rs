@@ -10,8 +10,9 @@ use serde_json::json;
 use super::entry_filter::{EntryFilter, KnownNames};
 use super::entry_view::{EntryColumns, EntryRow};
 use super::failure::Failure;
-use super::open::store;
+use super::open::{entries_of_system, store};
 use super::output::{add_version, plain, print, print_json, printed, say, width};
+use crate::config::Config;
 use crate::store::heads::{EntryHead, ShardHeads};
 use crate::store::{ListedEntry, Store, StoreError};
 
@@ -130,7 +131,10 @@ impl ListArgs {
             (true, 0) => print_json(&json!([])),
             (true, _) => print(b"\n]\n"),
             (false, 0) if self.filter.takes_all() => {
-                say("oclcache: the cache is empty; `oclcache run PROGRAM` fills it");
+                let of_system = entries_of_system(&Config::read());
+                say(&format!(
+                    "oclcache: the cache is empty; `oclcache run PROGRAM` fills it{of_system}"
+                ));
                 Ok(ExitCode::SUCCESS)
             }
             (false, 0) => {

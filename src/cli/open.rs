@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use super::output::say;
+use super::output::{plural, say};
 use super::refused_directory::Remedy;
 use crate::config::Config;
 use crate::log::path;
@@ -101,4 +101,16 @@ pub fn write_something(directory: &Path) -> std::io::Result<()> {
 /// The system directories. They are only read.
 pub fn tiers(config: &Config) -> Tiers {
     Tiers::new(config.system_dirs(), &config.trusted_owners())
+}
+
+/// The system directories that have entries, and how many; empty if there are none. They serve although the user's cache is empty.
+pub fn entries_of_system(config: &Config) -> String {
+    let directories = tiers(config);
+    let directories = directories.all().iter().filter_map(|directory| {
+        let keys = directory.tier.as_ref().ok()?.keys().ok()?;
+        let entries = plural(keys.len() as u64, "entry", "entries");
+        let shown = path(&directory.path);
+        (!keys.is_empty()).then(|| format!("; the system directory `{shown}` has {entries}"))
+    });
+    directories.collect()
 }

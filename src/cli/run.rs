@@ -19,7 +19,7 @@ use super::bake::names;
 use super::executable::{find_program, is_raised, is_static};
 use super::failure::Failure;
 use super::library::{library, own_path};
-use super::open::{say_complaints, usable_store, write_something};
+use super::open::{say_complaints, tiers, usable_store, write_something};
 use super::output::{plural, say, seconds};
 use super::own_caches::OwnCaches;
 use super::remote::RunSharing;
@@ -72,6 +72,7 @@ impl RunArgs {
         let is_outer = std::env::var_os(RUN_VARIABLE).is_none();
         if is_outer && !self.quiet {
             say_complaints(&config);
+            say_refused_tiers(&config);
         }
         if self.cold && config.must_hit() {
             return Err(Failure::usage(
@@ -172,6 +173,18 @@ impl RunArgs {
             sharing.end(self.quiet);
         }
         exit_as(&status, missed)
+    }
+}
+
+/// Says which system directories are not used: the library ignores them silently.
+fn say_refused_tiers(config: &Config) {
+    for directory in tiers(config).all() {
+        if let Err(why) = &directory.tier {
+            let directory = path(&directory.path);
+            say(&format!(
+                "oclcache: the system directory `{directory}` is not used: {why}"
+            ));
+        }
     }
 }
 

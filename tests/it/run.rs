@@ -362,6 +362,31 @@ fn a_run_names_the_drivers_that_are_gone() {
 }
 
 #[test]
+fn who_only_ran_it_is_not_said_to_have_been_registered() {
+    let sandbox = fresh();
+    run(&sandbox, &["true"]).ok();
+    let ran = sandbox.oclcache(&["uninstall", "--user"]).ok();
+    let said = "oclcache: was not registered for you; what `oclcache run` made is removed\n";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+}
+
+#[test]
+fn a_run_names_the_system_directories_that_are_refused() {
+    let sandbox = fresh();
+    let shared = sandbox.path("shared");
+    fs::create_dir(&shared).expect("made");
+    fs::set_permissions(&shared, PermissionsExt::from_mode(0o777)).expect("changed");
+    for (arguments, is_told) in [(&["true"][..], true), (&["--quiet", "true"], false)] {
+        let mut command = command(&sandbox, arguments);
+        let ran = sandbox
+            .run(command.env("OCLCACHE_SYSTEM_DIRS", &shared))
+            .ok();
+        let said = ran.stderr.contains("oclcache: the system directory `");
+        assert_eq!(said, is_told, "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn without_a_cache_directory_the_program_runs_all_the_same() {
     let sandbox = fresh();
     let client = client(&sandbox, "-DN=1");

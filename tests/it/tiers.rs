@@ -143,6 +143,19 @@ impl Tiered {
     }
 }
 
+#[test]
+fn verbs_on_an_empty_cache_name_the_tier_that_serves() {
+    let Some(tiered) = Tiered::new("verbs on an empty cache", &[]) else {
+        return;
+    };
+    let tier = tiered.tier();
+    let words = format!("the system directory `{}` has 1 entry", tier.display());
+    for verb in [&["list"][..], &["export", "--yes", "archive.tar.zst"]] {
+        let said = tiered.sandbox.oclcache(verb).stderr;
+        assert!(said.contains(&words), "{verb:?}: {said}");
+    }
+}
+
 /// The only entry of a tier.
 fn entry_below(tier: &Path) -> PathBuf {
     let is_entry = |path: &PathBuf| path.extension().is_some_and(|name| name == "entry");

@@ -240,6 +240,8 @@ pub fn uninstall(whose: &InstallScope, own: &Path) -> Result<ExitCode, Failure> 
         forget_sessions(&home, &copies, &mut plan)?;
     }
     let is_registered = home.icd().exists() || home.old_icd().exists();
+    // A layer has no `.icd` file.
+    let was_installed = is_registered || home.variables.exists();
     plan.remove(&home.icd())?;
     plan.remove(&home.old_icd())?;
     for file in copy_files(&copies) {
@@ -253,7 +255,7 @@ pub fn uninstall(whose: &InstallScope, own: &Path) -> Result<ExitCode, Failure> 
     forget_directories(&home, &copies, &mut plan);
     say_plan(&plan, whose);
     carry_out(&plan, whose, "uninstall", own)?;
-    say_removed(&plan, whose);
+    say_removed(&plan, whose, was_installed);
     if !others.is_empty() {
         let others = others.join(", ");
         say(&format!(

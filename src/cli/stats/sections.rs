@@ -208,7 +208,7 @@ fn rare(totals: &Totals, verbose: bool) -> TextTable {
     let loads = number(Counter::LoadNs);
     if verbose {
         let stored = number(Counter::Stored);
-        row("entries stored", stored, stored.to_string());
+        row("entries stored by programs", stored, stored.to_string());
         row("time to load hits", loads, time(loads));
         let rebuilt = number(Counter::RebuiltNs);
         row("time to build hits for real", rebuilt, time(rebuilt));
