@@ -213,9 +213,10 @@ numbered! {
         /// A variable in the key that the baker does not inherit.
         NotInherited = 5, "not_inherited",
             "a variable is in the key that the baker does not inherit (`OCL_ICD_*`, `OPENCL_LAYER*`); unset it";
-        /// A preloaded library, or a layer of a loader, in the key.
+        /// A preloaded library, a layer of a loader or the program, in the key: it answers functions of the driver (measured: `sigaction` of
+        /// the Erlang VM, for PoCL).
         AddedLibrary = 6, "added_library",
-            "a preloaded library or a layer of the loader is in the key; unset `LD_PRELOAD` or `OPENCL_LAYERS`";
+            "a preloaded library, a layer of the loader or the program itself has a function that the driver calls; unset `LD_PRELOAD` or `OPENCL_LAYERS`, or set `record = inline`";
         /// The name of the program is in the key, and cannot be a file name.
         ProgramName = 7, "program_name",
             "the driver uses the name of the program, which cannot be a file name";

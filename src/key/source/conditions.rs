@@ -163,10 +163,8 @@ impl<'a> Groups<'a> {
                 };
                 self.enter(holds, lexer)?;
             }
-            b"endif" => {
-                if !self.leave(text, name)? || self.open.pop().is_none() {
-                    return Ok(false);
-                }
+            b"endif" if !self.leave(text, name)? || self.open.pop().is_none() => {
+                return Ok(false);
             }
             // Older compilers do not know them.
             b"elifdef" | b"elifndef" => return Ok(false),
@@ -295,7 +293,7 @@ impl<'a> Condition<'a> {
             let name = self.name()?;
             let is_closed = !has_parenthesis || self.takes(b")");
             let is_defined = || groups.is_defined(name);
-            return is_closed.then(is_defined).map(|known| known);
+            return is_closed.then(is_defined);
         }
         // One that a macro replaces can have any operators.
         let is_number = word.iter().all(u8::is_ascii_digit) && (word == b"0" || word[0] != b'0');
