@@ -141,7 +141,7 @@ numbered! {
             "a device does not answer a query that the key needs; update its driver";
         /// The driver's binaries of programs with these options cannot be trusted, by its profile.
         RefusedByProfile = 14, "refused_by_profile",
-            "PoCL with `-g`: such binaries do not load well; leave out the option";
+            "PoCL with `-g`: such binaries do not load well; or rusticl with a header file, whose changes its own cache does not notice: leave out the option, or name its directory by `-I`";
         /// The program has a release callback, which belongs to the executing program.
         ReleaseCallback = 15, "release_callback",
             "the program has a release callback";

@@ -32,6 +32,17 @@ pub(super) struct CallText {
     pub(super) has_debug: bool,
 }
 
+impl CallText {
+    /// Whether it reads a header file that only some option beginning with `-I` makes the driver's own cache look at. Clang's own headers
+    /// stay with the driver.
+    fn reads_unseen_file(&self, driver: &Driver) -> bool {
+        let written = self.options.as_ref().map_or(&[][..], Options::written);
+        let mut words = written.split(u8::is_ascii_whitespace);
+        let of_clang = driver.clang_resources().unwrap_or_default();
+        !words.any(|word| word.starts_with(b"-I")) && !self.closure.is_below(&of_clang)
+    }
+}
+
 impl Cache {
     /// Reads the texts of a call. A source that this process knows already is replaced by the copy that it shares.
     pub(super) fn call_text(&self, inputs: &mut CallInputs) -> Result<CallText, Bypass> {
@@ -56,6 +67,9 @@ impl Cache {
             let options = text.options.as_ref();
             (text.closure, text.source) =
                 self.source_and_headers(inputs, options, text.has_debug)?;
+        }
+        if profile.confuses_headers && text.reads_unseen_file(inputs.driver) {
+            return Err(Bypass::RefusedByProfile);
         }
         Ok(text)
     }

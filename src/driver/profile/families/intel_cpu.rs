@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     refuses_debug: false,
     never_asked: NeverAsked::Nothing,
+    confuses_headers: false,
     always_debug: false,
     options_quoted_behind: Some("\nOptions used by backend compiler: "), // measured
     own_cache: None,

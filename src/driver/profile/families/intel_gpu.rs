@@ -23,6 +23,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     refuses_debug: false,
     never_asked: NeverAsked::Compiled, // measured on 22.43: a later compilation of the program gives the binary that was asked for
+    confuses_headers: false,
     always_debug: false,
     options_quoted_behind: None, // measured
     own_cache: None,

@@ -22,6 +22,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     refuses_debug: false,
     never_asked: NeverAsked::Nothing,
+    confuses_headers: false,
     always_debug: true, // measured on 21.10
     options_quoted_behind: None, // measured
     own_cache: None,

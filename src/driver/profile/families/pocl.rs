@@ -27,6 +27,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     refuses_debug: true,
     // Measured on 3.1: clBuildProgram of such a program ends the process in an assertion (pocl_cache.c).
     never_asked: NeverAsked::Linked,
+    confuses_headers: false,
     always_debug: false,
     options_quoted_behind: None, // measured
     // pocl_cache.c

@@ -21,6 +21,7 @@ pub(in crate::driver::profile) static PROFILE: Profile = Profile {
     },
     refuses_debug: false,
     never_asked: NeverAsked::Nothing,
+    confuses_headers: true, // measured on 22.3: Mesa's cache has the source, the options and embedded headers
     always_debug: false,
     options_quoted_behind: None, // measured: its log is empty
     own_cache: None,
