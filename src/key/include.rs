@@ -89,10 +89,9 @@ pub struct FollowedIncludes {
 pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> {
     let written = inputs.options.map_or(&[][..], Options::written);
     let texts = Texts::new(work.clone()).with_options(written);
-    // Only such an option undefines a macro before the source begins.
-    if !written.windows(2).any(|option| option == b"-U")
-        && let Some(followed) = follow_texts(inputs, work, texts.leaving_out())?
-    {
+    // Before the source begins.
+    let undefines = inputs.options.is_some_and(|options| options.undefines);
+    if !undefines && let Some(followed) = follow_texts(inputs, work, texts.leaving_out())? {
         return Ok(followed);
     }
     let texts = Texts::new(work.clone()).with_options(written);

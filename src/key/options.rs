@@ -48,6 +48,8 @@ pub struct Options {
     pub debug: bool,
     /// The macro definitions (`NAME` or `NAME=VALUE`) as they are written; where readings differ, those of all.
     pub definitions: Vec<Vec<u8>>,
+    /// Whether one undefines a macro, in any reading.
+    pub undefines: bool,
     /// What some of them are with the lines that drivers join with theirs.
     joined: Vec<Vec<u8>>,
     written: Vec<u8>,
@@ -252,6 +254,7 @@ impl Parser<'_> {
 
     fn argument(&mut self, option: &[u8], argument: Word) -> Result<(), Bypass> {
         let Word { span, text } = argument;
+        self.parsed.undefines |= option == b"-U";
         // An option in the argument's place: some drivers would read it as the argument, some as an option.
         if text.is_empty() || text[0] == b'-' {
             return Err(Bypass::UnknownOption);

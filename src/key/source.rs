@@ -129,8 +129,8 @@ pub struct Texts<'a> {
     needed: HashSet<Vec<u8>>,
     /// The macros that a text undefines.
     undefined: HashSet<Vec<u8>>,
-    /// A pragma may give macros an earlier definition, or none.
-    restores_macros: bool,
+    /// A pragma, or a directive that is not understood, may undefine any macro.
+    undefines_any: bool,
     work: Work,
     /// The number of texts that were searched for definitions.
     searched: usize,
@@ -195,7 +195,7 @@ impl<'a> Texts<'a> {
 
     /// Whether the macros by which lines were left out are defined to the end of all texts.
     pub fn holds_conditions(&self) -> bool {
-        let is_certain = !self.restores_macros && !self.runs_pragmas;
+        let is_certain = !self.undefines_any && !self.runs_pragmas;
         self.needed.is_empty() || is_certain && self.needed.is_disjoint(&self.undefined)
     }
 
@@ -403,7 +403,7 @@ impl<'a> Texts<'a> {
                         Known::Pragma if lexer.at() < pragma_end => {}
                         Known::Pragma => {
                             let line = lexer.rest_of_line();
-                            self.restores_macros |= contains(line, b"pop_macro");
+                            self.undefines_any |= contains(line, b"pop_macro");
                             pragma_end = lexer.at() + line.len();
                             // A comment carries the directive on over line ends, unless it is `#pragma mark`, in which clang reads none.
                             if has_pragma_word(line)
@@ -418,8 +418,10 @@ impl<'a> Texts<'a> {
                             (last_define, define_end) = (Some(lexer.at()), None);
                         }
                         Known::Harmless if first_on_line && name == b"undef" => {
-                            let name = name_at(lexer.rest_of_directive());
-                            self.undefined.extend(name.map(<[u8]>::to_vec));
+                            match name_at(lexer.rest_of_directive()) {
+                                Some(name) => drop(self.undefined.insert(name.to_vec())),
+                                None => self.undefines_any = true,
+                            }
                         }
                         Known::Harmless | Known::No => {}
                     }

@@ -423,6 +423,7 @@ fn a_header_that_only_the_host_reads_is_no_input() {
     let tree = Tree::new(&[
         ("host.h", "#define FILE __FILE__\n#include <more.h>\n"),
         ("undefines.h", "#undef CL\n"),
+        ("blank.h", "#undef \u{c}CL\n"),
         ("restores.h", "#pragma pop_macro(\"CL\")\n"),
     ]);
     let source = "#ifdef __OPENCL_VERSION__\n#define CL\n#endif\n#ifdef CL\n#else\n#include \"host.h\"\n#endif\n";
@@ -432,6 +433,10 @@ fn a_header_that_only_the_host_reads_is_no_input() {
         ("#include \"restores.h\"\n", ""),
         ("", "-U__OPENCL_VERSION__"),
         ("#undef CL\n", ""),
+        ("#undef /**/ CL\n", ""),
+        ("#undef CL.\n", ""),
+        ("#include \"blank.h\"\n", ""),
+        ("", "\"-\"UCL"),
         ("_Pragma(\"unroll\")\n", ""),
     ] {
         let closure = tree.closure(&[before, source].concat(), options);

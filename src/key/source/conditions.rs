@@ -128,6 +128,11 @@ impl<'a> Groups<'a> {
     fn pass(&mut self, text: &'a [u8], name: &'a [u8], lexer: &Lexer<'a>) -> Result<bool, Bypass> {
         let no_memory = |_| Bypass::NoMemory;
         let rest = || lexer.rest_of_directive();
+        // For clang the name may go on.
+        let end = name.as_ptr() as usize - text.as_ptr() as usize + name.len();
+        if text.get(end).is_some_and(|byte| !ends_word(byte)) {
+            return Ok(false);
+        }
         match name {
             b"if" | b"ifdef" | b"ifndef" => {
                 let around = self.reached();
@@ -175,9 +180,10 @@ impl<'a> Groups<'a> {
                 }
             }
             b"undef" if self.reached() != Reached::No => {
-                if let Some(name) = name_at(rest()) {
-                    self.defined.remove(name);
-                }
+                let Some(name) = name_at(rest()) else {
+                    return Ok(false);
+                };
+                self.defined.remove(name);
             }
             _ => {}
         }
@@ -326,8 +332,12 @@ pub(super) fn name_at(text: &[u8]) -> Option<&[u8]> {
     let blanks = text.iter().take_while(|byte| b" \t".contains(byte)).count();
     let text = &text[blanks..];
     let length = text.iter().take_while(|byte| is_word(**byte)).count();
-    let is_end = |byte: &u8| byte.is_ascii() && !b"$\\'.".contains(byte);
-    (length > 0 && text.get(length).is_none_or(is_end)).then(|| &text[..length])
+    (length > 0 && text.get(length).is_none_or(ends_word)).then(|| &text[..length])
+}
+
+/// Whether a byte behind a word is no letter of it for any compiler.
+fn ends_word(byte: &u8) -> bool {
+    byte.is_ascii() && !b"$\\'.".contains(byte)
 }
 
 /// Whether one of two holds.
@@ -416,6 +426,9 @@ mod tests {
             "#ifndef __OPENCL_VERSION__;a;%:endif",
             "#ifndef __OPENCL_VERSION__;a;#/**/endif",
             "#ifndef __OPENCL_VERSION__;a;#elifdef X;b;#endif",
+            "#ifndef __OPENCL_VERSION__;#if$ 1;#endif;a;#if 0;#endif$;#endif",
+            "#ifndef __OPENCL_VERSION__;#if\u{e9} 1;#endif;a;#if 0;#endif\u{e9};#endif",
+            "#undef /**/ X;#ifndef __OPENCL_VERSION__;a;#endif",
             "#ifndef __OPENCL_VERSION__;don't;#endif",
             "#ifndef __OPENCL_VERSION__;a\\ ;#endif",
             "#ifndef __OPENCL_VERSION__;??/;#endif",
