@@ -68,7 +68,9 @@ impl Reads {
                         || names_file()
                         || asks_for_debug(word))
         };
-        match words.any(reads_file) || could_be_cpp(value) {
+        // Measured on Oclgrind: quotes part no words, so that `"-"I` is an option.
+        let is_quoted = has_options && value.iter().any(|byte| b"\"'\\".contains(byte));
+        match is_quoted || words.any(reads_file) || could_be_cpp(value) {
             true => Reads::Files,
             false => Reads::Nothing,
         }
@@ -91,6 +93,7 @@ mod tests {
             ("InjectInternalBuildOptions", "-DHEADER=<a.h>"),
             ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-I/opt/include"),
             ("CCC_OVERRIDE_OPTIONS", "+-I. ^-include"),
+            ("OCLGRIND_BUILD_OPTIONS", "\"-\"Iinclude"),
             ("SOMETHING_ELSE", "-I/opt/include"),
             ("SOMETHING_ELSE", "-w,-include,a.h"),
             ("OPENCL_PROGRAM_COMPILE_OPTIONS", "-w -cl-std=CLC++2021"),

@@ -88,24 +88,21 @@ pub struct FollowedIncludes {
 /// Why the texts and files do not say everything about what is compiled, or that it costs too much to find out.
 pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> {
     let written = inputs.options.map_or(&[][..], Options::written);
-    let texts = Texts::new(work.clone()).with_options(written);
+    let texts = || Texts::new(work.clone()).with_options(written);
     // Before the source begins.
     let undefines = inputs.options.is_some_and(|options| options.undefines);
-    if !undefines && let Some(followed) = follow_texts(inputs, work, texts.leaving_out())? {
-        return Ok(followed);
+    if !undefines {
+        let mut walk = Walk::new(inputs, work, texts().leaving_out())?;
+        let followed = follow_from(inputs, &mut walk);
+        if walk.texts.holds_conditions() {
+            return followed;
+        }
+        work.allow_again();
     }
-    let texts = Texts::new(work.clone()).with_options(written);
-    let followed = follow_texts(inputs, work, texts)?;
-    followed.ok_or(Bypass::UnresolvedInclude)
+    follow_from(inputs, &mut Walk::new(inputs, work, texts())?)
 }
 
-/// The same. None: lines were left out that may be read.
-fn follow_texts<'a>(
-    inputs: &Inputs<'a>,
-    work: &Work,
-    texts: Texts<'a>,
-) -> Result<Option<FollowedIncludes>, Bypass> {
-    let mut walk = Walk::new(inputs, work, texts)?;
+fn follow_from<'a>(inputs: &Inputs<'a>, walk: &mut Walk<'a>) -> Result<FollowedIncludes, Bypass> {
     if let Some(options) = inputs.options {
         for definition in options.judged_definitions() {
             let operands = walk.texts.add_definition(definition)?;
@@ -131,9 +128,6 @@ fn follow_texts<'a>(
     }
     walk.read_on()?;
     walk.compute_names(options)?;
-    if !walk.texts.holds_conditions() {
-        return Ok(None);
-    }
     walk.texts.finish()?;
     let spells_random_name = match source::before_digits(inputs.source) {
         None => false,
@@ -146,10 +140,10 @@ fn follow_texts<'a>(
                 .could_spell_random_name((source, length), words)?
         }
     };
-    Ok(Some(FollowedIncludes {
-        closure: walk.closure,
+    Ok(FollowedIncludes {
+        closure: std::mem::take(&mut walk.closure),
         spells_random_name,
-    }))
+    })
 }
 
 /// A file that was found.

@@ -185,7 +185,8 @@ impl<'a> Texts<'a> {
         Texts { is_cpp, ..self }
     }
 
-    /// The same, without the groups of lines that their conditions leave out, as long as [`Texts::holds_conditions`].
+    /// The same, without the groups of lines that their conditions leave out. No text can be added any more when
+    /// [`Texts::holds_conditions`] is false.
     pub fn leaving_out(self) -> Texts<'a> {
         Texts {
             leaves_out: true,
@@ -193,7 +194,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Whether the macros by which lines were left out are defined to the end of all texts.
+    /// Whether the macros by which lines were left out are defined to the end of all texts so far.
     pub fn holds_conditions(&self) -> bool {
         let is_certain = !self.undefines_any && !self.runs_pragmas;
         self.needed.is_empty() || is_certain && self.needed.is_disjoint(&self.undefined)
@@ -261,6 +262,10 @@ impl<'a> Texts<'a> {
             is_definition,
         };
         push(&mut self.texts, text)?;
+        // Its headers are not looked for in vain.
+        if self.leaves_out && !self.holds_conditions() {
+            return Err(Bypass::UnresolvedInclude);
+        }
         let mut operands: Vec<_> = operands.into_iter().collect();
         operands.sort_unstable();
         Ok(operands)

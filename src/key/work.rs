@@ -38,6 +38,11 @@ impl Work {
         counts.bytes.set(counts.bytes.get().saturating_add(bytes));
     }
 
+    /// Allows for texts that are read once more from the beginning.
+    pub fn allow_again(&self) {
+        self.allow_for(ALLOWED_ALWAYS / ALLOWED_FOR_BYTE);
+    }
+
     /// Counts steps.
     #[inline]
     pub fn count(&self, steps: usize) {

@@ -446,6 +446,15 @@ fn a_header_that_only_the_host_reads_is_no_input() {
     let pasted = "#define C(a, b) a##b\nC(_Pra, gma)(\"unroll\")\n";
     let closure = tree.closure(&[pasted, source].concat(), "");
     assert_eq!(closure.map(|_| ()), Err(Bypass::UnresolvedInclude));
+    // What may be read after all costs as before.
+    let mut many: String = (0..900)
+        .map(|number| format!("#include \"{number}.h\"\n"))
+        .collect();
+    many += "_Pragma(\"unroll\")\n#ifndef __OPENCL_VERSION__\n#include <stdio.h>\n#endif\n";
+    assert!(
+        tree.places(&many, "-Ia -Ib -Ic")
+            .contains(&"-I2/899.h".to_owned())
+    );
     // PyOpenCL appends a variable, whose name must still be found at the source's end.
     let digits = "0".repeat(32);
     let random = format!("{source}\n\n__constant int pyopencl_defeat_cache_{digits} = 0;");
