@@ -194,7 +194,8 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Whether the macros by which lines were left out are defined to the end of all texts so far.
+    /// Whether the macros by which lines were left out are defined to the end of all texts so far. What they do together
+    /// ([`Texts::finish`]) may deny it.
     pub fn holds_conditions(&self) -> bool {
         let is_certain = !self.undefines_any && !self.runs_pragmas;
         self.needed.is_empty() || is_certain && self.needed.is_disjoint(&self.undefined)

@@ -29,7 +29,7 @@ const PREFIX: &[u8] = b"__OPENCL_";
 const MAX_NESTED: usize = 32;
 
 /// Steps of each directive.
-const STEPS_OF_DIRECTIVE: usize = 128;
+const STEPS_OF_DIRECTIVE: usize = 16;
 
 /// A text without the groups that are not read.
 #[derive(Debug, PartialEq, Eq)]

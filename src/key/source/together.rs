@@ -44,7 +44,7 @@ impl Texts<'_> {
     ///
     /// # Errors
     /// See [`Texts::add`].
-    pub fn finish(&self) -> Result<(), Bypass> {
+    pub fn finish(&mut self) -> Result<(), Bypass> {
         if self.asks && !self.are_definitions_balanced()? {
             return Err(Bypass::UnresolvedInclude);
         }
@@ -63,17 +63,13 @@ impl Texts<'_> {
         if let Some((_, reason)) = special.find(|(name, _)| makes(&[*name])) {
             return Err(*reason);
         }
-        let runs_pragmas = self.runs_pragmas || makes(&PRAGMA_OPERATORS);
-        // Those that are written are known to `holds_conditions`.
-        if runs_pragmas && !self.needed.is_empty() {
-            return Err(Bypass::UnresolvedInclude);
-        }
+        self.runs_pragmas |= makes(&PRAGMA_OPERATORS);
         let makes_strings = self.makes_strings || makes(&STRING_MAKERS);
         // The operator takes one string, so a word that is joined comes to it by `#x`.
-        if runs_pragmas && makes_strings && makes(&PRAGMA_WORDS) {
+        if self.runs_pragmas && makes_strings && makes(&PRAGMA_WORDS) {
             return Err(Bypass::ReadsFile);
         }
-        if runs_pragmas {
+        if self.runs_pragmas {
             self.judge_pragmas()?;
         }
         let assembly = MadeAssembly {
