@@ -108,6 +108,11 @@ impl Tree {
 
     /// The program is this section of the client.
     fn section(&self, arguments: &[&str], options: &str) {
+        // Mesa's own cache knows no header files otherwise, and such a program is a bypass.
+        let options = match self.driver {
+            Driver::Rusticl if !options.contains("-I") => &format!("-Inone {options}"),
+            _ => options,
+        };
         let arguments = arguments.iter().copied();
         let arguments = arguments.chain(["--options", options]).map(str::to_owned);
         self.arguments.replace(arguments.collect());
