@@ -4,8 +4,9 @@
 //! of their own that depends on it. Such a header can name anything, and no driver reads it.
 //!
 //! Few conditions are known: those of `defined`, numbers, `!`, `&&`, `||` and parentheses, where the macro is certainly defined.
-//! `__OPENCL_VERSION__` and `__OPENCL_C_VERSION__` are from the beginning (OpenCL C 3.0, section 6.11), others from a `#define` on around which all conditions are
-//! known to hold. That none of them is undefined by another text is checked when all are known ([`super::Texts::holds_conditions`]).
+//! `__OPENCL_VERSION__` and `__OPENCL_C_VERSION__` are from the beginning (OpenCL C 3.0, section 6.11), others from a `#define` on around
+//! which all conditions are known to hold, unless the text undefines them anywhere. That no other text does is checked when all are known
+//! ([`super::Texts::holds_conditions`]).
 //!
 //! A text in which lexers differ is left as it is.
 
@@ -51,8 +52,14 @@ pub(super) fn without_skipped(text: &[u8], work: &Work) -> Result<Option<ReadTex
     }
     let mut met = 0;
     let joined = join_lines(text, 0, &mut met, work)?;
+    let Some(undefined) = undefined(&joined, work)? else {
+        return Ok(None);
+    };
     let mut lexer = Lexer::new(&joined, 0, work);
-    let mut groups = Groups::default();
+    let mut groups = Groups {
+        undefined,
+        ..Groups::default()
+    };
     while let Some(token) = lexer.next() {
         match token {
             Token::Directive {
@@ -95,6 +102,31 @@ pub(super) fn without_skipped(text: &[u8], work: &Work) -> Result<Option<ReadTex
     }))
 }
 
+/// The macros that a text with joined lines undefines, whatever conditions are around that. None: that is not certain.
+fn undefined<'a>(joined: &'a [u8], work: &'a Work) -> Result<Option<HashSet<&'a [u8]>>, Bypass> {
+    let mut undefined = HashSet::new();
+    work.count_search(joined.len());
+    if !contains(joined, b"undef") {
+        return Ok(Some(undefined));
+    }
+    let mut lexer = Lexer::new(joined, 0, work);
+    while let Some(token) = lexer.next() {
+        if let Token::Directive {
+            name: b"undef",
+            first_on_line: true,
+        } = token
+        {
+            work.spend(STEPS_OF_DIRECTIVE)?;
+            let Some(name) = name_at(lexer.rest_of_directive()) else {
+                return Ok(None);
+            };
+            undefined.try_reserve(1).map_err(|_| Bypass::NoMemory)?;
+            undefined.insert(name);
+        }
+    }
+    Ok(Some(undefined))
+}
+
 /// Whether a group of lines is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reached {
@@ -123,6 +155,8 @@ struct Groups<'a> {
     skipped: Vec<(usize, usize)>,
     /// The macros that are certainly defined, beside the predefined ones.
     defined: HashSet<&'a [u8]>,
+    /// Those that are undefined somewhere, so that they are never certain: the text may include itself.
+    undefined: HashSet<&'a [u8]>,
     needed: HashSet<&'a [u8]>,
 }
 
@@ -186,12 +220,6 @@ impl<'a> Groups<'a> {
                     self.defined.insert(name);
                 }
             }
-            b"undef" if self.reached() != Reached::No => {
-                let Some(name) = name_at(rest()) else {
-                    return Ok(false);
-                };
-                self.defined.remove(name);
-            }
             _ => {}
         }
         Ok(true)
@@ -248,7 +276,7 @@ impl<'a> Groups<'a> {
     fn is_defined(&mut self, name: &'a [u8]) -> Option<bool> {
         // Headers of drivers that are in no file undefine reserved names (measured on Oclgrind: `__ovld`).
         let is_own = !name.starts_with(b"_") && self.defined.contains(name);
-        let is_defined = PREDEFINED.contains(&name) || is_own;
+        let is_defined = (PREDEFINED.contains(&name) || is_own) && !self.undefined.contains(name);
         if is_defined {
             self.needed.insert(name);
         }
@@ -393,6 +421,10 @@ mod tests {
             (
                 "#if !defined __OPENCL_VERSION__ && (defined X || 1);GONE;/*;#endif;*/;GONE;  #  endif;b",
                 "#if !defined __OPENCL_VERSION__ && (defined X || 1);#  endif;b",
+            ),
+            (
+                "#define A;#ifdef A;a;#endif;#undef A;#ifndef __OPENCL_VERSION__;GONE;#endif",
+                "#define A;#ifdef A;a;#endif;#undef A;#ifndef __OPENCL_VERSION__;#endif",
             ),
             (
                 "#if 0;GONE;#elif 1;__OPENCL_VERSION__;#else;GONE;#endif",
