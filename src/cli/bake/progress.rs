@@ -108,7 +108,7 @@ fn headline(task: BakeTask, is_stale: bool, count: usize, took: u64) -> String {
     }
 }
 
-/// Whether a line tells that so many of all are done. The results tell of the last one.
+/// Whether to print a progress line once `done` of `count` recipes are compiled. After the last one the results follow instead.
 fn is_told(done: usize, count: usize) -> bool {
     let tenth = |done: usize| done * MAX_LINES / count.max(1);
     (1..count).contains(&done) && tenth(done) != tenth(done - 1)
