@@ -38,9 +38,10 @@ const LINKER_OPTIONS: [&[u8]; 3] = [b"--library-path", b"--preload", b"--audit"]
 const PLAIN_SHELLS: [&[u8]; 3] = [b"sh", b"bash", b"dash"];
 /// Shells and other interpreters, which read files of their own for some options, or always (their manuals). Without the digits of a
 /// version.
-const INTERPRETERS: [&[u8]; 15] = [
-    b"sh", b"bash", b"dash", b"zsh", b"csh", b"tcsh", b"ksh", b"fish", b"busybox", b"python",
-    b"pypy", b"perl", b"ruby", b"lua", b"tclsh",
+const INTERPRETERS: [&[u8]; 24] = [
+    b"sh", b"bash", b"rbash", b"dash", b"ash", b"zsh", b"csh", b"tcsh", b"ksh", b"mksh", b"yash",
+    b"posh", b"fish", b"busybox", b"toybox", b"python", b"pypy", b"perl", b"ruby", b"lua",
+    b"tclsh", b"node", b"php", b"guile",
 ];
 /// Variables that name a file which shells read first (bash(1), sh(1)).
 pub const SHELL_FILES: [&str; 2] = ["BASH_ENV", "ENV"];
@@ -184,18 +185,32 @@ fn is_of_plain_shell(text: &[u8]) -> bool {
     PLAIN_SHELLS.contains(&file_name(shell)) && words.all(is_plain_option)
 }
 
-/// Whether a script may run another shell or interpreter. How it would run one is not looked at: options, `exec -l` and variables all
-/// make login shells.
+/// The lines of a script that are no comments, and the first one of `#!`, without the blanks before each. A line goes on behind a
+/// backslash, but not that of a comment.
+fn code_lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut goes_on = text.starts_with(b"#!");
+    text.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let is_code = goes_on || !line.trim_ascii_start().starts_with(b"#");
+        goes_on = is_code && line.ends_with(b"\\");
+        is_code.then_some(line.trim_ascii_start())
+    })
+}
+
+/// Whether a script may run another shell or interpreter. How it would run one is not looked at: options and variables make login shells,
+/// and so does `exec` with an option, whatever name the shell has there.
 fn runs_interpreter(text: &[u8]) -> bool {
-    let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.filter(|line| !line.trim_ascii_start().starts_with(b"#"));
+    let lines = code_lines(text).filter(|line| !line.starts_with(b"#!"));
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || b";&|()<>\"'`${}=,\\".contains(byte);
-    lines.flat_map(|line| line.split(is_end)).any(|word| {
+    let words = lines.flat_map(|line| line.split(is_end));
+    let mut before = &b""[..];
+    words.filter(|word| !word.is_empty()).any(|word| {
         let name = file_name(word);
         let is_of_version = |byte: &u8| byte.is_ascii_digit() || b".-".contains(byte);
         let end = name.iter().rposition(|byte| !is_of_version(byte));
         let name = &name[..end.map_or(0, |end| end + 1)];
-        name == b"SHELL"
+        let has_option = std::mem::replace(&mut before, word) == b"exec" && word[0] == b'-';
+        has_option
+            || name == b"SHELL"
             || INTERPRETERS
                 .iter()
                 .any(|one| name.eq_ignore_ascii_case(one))
@@ -289,9 +304,8 @@ fn text_of(path: &Path) -> Option<Option<Vec<u8>>> {
 fn words(text: &[u8]) -> BTreeSet<PathBuf> {
     let is_of_a_name =
         |byte: &u8| byte.is_ascii_alphanumeric() || b"._+-/".contains(byte) || *byte >= 0x80;
-    let words = text.split(|byte| !is_of_a_name(byte));
     let mut found = BTreeSet::new();
-    for word in words {
+    for word in code_lines(text).flat_map(|line| line.split(|byte| !is_of_a_name(byte))) {
         // `-L/usr/lib` is an option with a path.
         let slash = word.iter().position(|byte| *byte == b'/');
         let name = match slash {
@@ -349,12 +363,7 @@ fn is_word(byte: u8) -> bool {
 /// The values that a text gives to a variable. None: it may set the variable in another way.
 fn assigned<'a>(text: &'a [u8], name: &[u8]) -> Option<Vec<&'a [u8]>> {
     let mut found = Vec::new();
-    let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.filter(|line| {
-        let line = line.trim_ascii_start();
-        !line.starts_with(b"#") || line.starts_with(b"#!")
-    });
-    for line in lines {
+    for line in code_lines(text) {
         for at in memmem::find_iter(line, name) {
             let (before, behind) = (&line[..at], &line[at + name.len()..]);
             if before.last().is_some_and(|byte| is_word(*byte))
@@ -534,6 +543,22 @@ mod tests {
                 .all(|word| expected.contains(&&**word) || word == "h/i")
         );
         assert!(found.contains(&"/c".to_owned()) && !found.contains(&"h/i".to_owned()));
+    }
+
+    #[test]
+    fn comments_name_and_run_nothing() {
+        let text = b"#!/bin/sh\n # see /a, it\\\nexec \\\n#/b\n\t# edit\n/c # /d\n";
+        let found = words(text).into_iter();
+        let found: Vec<_> = found.map(|path| path.display().to_string()).collect();
+        assert_eq!(found, ["/b", "/bin/sh", "/c", "/d", "exec"]);
+        for (text, runs) in [
+            ("#!/bin/sh\n# runs perl\nexec \\\n  ld -l\n", false),
+            ("#!/bin/sh\nexec rbash -l /ld\n", true),
+            ("#!/bin/sh\nX=y\\\n#z; exec bash -l /ld\n", true),
+            ("#!/bin/sh\nexec -l /proc/$$/exe /ld\n", true),
+        ] {
+            assert_eq!(runs_interpreter(text.as_bytes()), runs, "{text}");
+        }
     }
 
     #[test]
