@@ -94,7 +94,7 @@ pub fn follow(inputs: &Inputs, work: &Work) -> Result<FollowedIncludes, Bypass> 
     if !undefines {
         let mut walk = Walk::new(inputs, work, texts().leaving_out())?;
         let followed = follow_from(inputs, &mut walk);
-        if walk.texts.holds_conditions() {
+        if walk.texts.holds_conditions() && !walk.may_miss_definitions(inputs) {
             return followed;
         }
         work.allow_again();
@@ -295,6 +295,23 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a header of which there is no text may undefine macros by which lines were left out. Drivers have headers in memory: that
+    /// of Intel's GPU driver, `CTHeader.h`, undefines names such as `atomic_init_prototype` where a program includes it (measured).
+    fn may_miss_definitions(&self, inputs: &Inputs) -> bool {
+        if !self.texts.relies_on_own_macros() {
+            return false;
+        }
+        let last = |name: &'_ [u8]| name.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+        let found = self.closure.files().map(|file| last(file.name));
+        let embedded = inputs.embedded.iter().map(|(name, _)| last(name));
+        let by_itself = inputs.implicit.iter().map(|name| last(name.as_bytes()));
+        let known: HashSet<_> = found.chain(embedded).chain(by_itself).collect();
+        !self
+            .requested
+            .iter()
+            .all(|name| known.contains(&last(name)))
     }
 
     /// A file in place of a directory may be a header map, which names files elsewhere (clang's HeaderMap; measured on PoCL,

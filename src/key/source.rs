@@ -38,7 +38,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use assembly::{ASM_LETTERS, could_name_a_file, has_escape, is_symbol, may_have_operand};
-use conditions::{name_at, without_skipped};
+use conditions::{is_predefined, name_at, without_skipped};
 pub use language::could_be_cpp;
 use lexer::{JOINED_APOSTROPHES, Lexer, READINGS, Tested, Token, opens_comment};
 use lines::join_lines;
@@ -199,6 +199,12 @@ impl<'a> Texts<'a> {
     pub fn holds_conditions(&self) -> bool {
         let is_certain = !self.undefines_any && !self.runs_pragmas;
         self.needed.is_empty() || is_certain && self.needed.is_disjoint(&self.undefined)
+    }
+
+    /// Whether lines were left out by macros that the texts define themselves.
+    pub fn relies_on_own_macros(&self) -> bool {
+        let mut needed = self.needed.iter();
+        needed.any(|name| !is_predefined(name))
     }
 
     /// Adds a text, and returns the headers that it names in any reading, each once.

@@ -431,6 +431,7 @@ fn a_header_that_only_the_host_reads_is_no_input() {
     for (before, options) in [
         ("#include \"undefines.h\"\n", ""),
         ("#include \"restores.h\"\n", ""),
+        ("#include \"in_memory/of_driver.h\"\n", ""),
         ("", "-U__OPENCL_VERSION__"),
         ("#undef CL\n", ""),
         ("#undef /**/ CL\n", ""),
@@ -443,6 +444,10 @@ fn a_header_that_only_the_host_reads_is_no_input() {
         let reason = closure.map(|_| ()).expect_err(before);
         assert_eq!(reason, Bypass::UsesTimeOrFileName, "{before}{options}");
     }
+    assert!(
+        tree.places("#if 0\n#include HOST\n#include \"host.h\"\n#endif\n", "")
+            .is_empty()
+    );
     let pasted = "#define C(a, b) a##b\nint C(_Pra, gma);\n";
     let closure = tree.closure(&[pasted, source].concat(), "");
     assert_eq!(closure.map(|_| ()), Err(Bypass::UsesTimeOrFileName));

@@ -23,8 +23,14 @@ use crate::outcome::Bypass;
 /// The macros that each compiler for OpenCL C defines (measured on PoCL, Intel's two runtimes, rusticl and Oclgrind, for OpenCL C 1.0 to
 /// 3.0; the specification has the second one since 1.2).
 const PREDEFINED: [&[u8]; 2] = [b"__OPENCL_VERSION__", b"__OPENCL_C_VERSION__"];
-/// How they begin.
-const PREFIX: &[u8] = b"__OPENCL_";
+/// What most texts have in which lines are certainly left out: how those macros begin, and code that somebody has turned off. Others are
+/// not searched for such lines.
+const HINTS: [&[u8]; 2] = [b"__OPENCL_", b"if 0"];
+
+/// Whether each compiler defines a macro before any text.
+pub(super) fn is_predefined(name: &[u8]) -> bool {
+    PREDEFINED.contains(&name)
+}
 
 /// How deep parentheses may be nested in a condition.
 const MAX_NESTED: usize = 32;
@@ -46,8 +52,8 @@ pub(super) struct ReadText {
 /// # Errors
 /// There is no memory, or it costs too much.
 pub(super) fn without_skipped(text: &[u8], work: &Work) -> Result<Option<ReadText>, Bypass> {
-    work.count_search(text.len());
-    if !contains(text, PREFIX) {
+    work.count_search(HINTS.len() * text.len());
+    if !HINTS.iter().any(|hint| contains(text, hint)) {
         return Ok(None);
     }
     let mut met = 0;
@@ -274,9 +280,9 @@ impl<'a> Groups<'a> {
 
     /// Whether a macro is defined, if that is certain.
     fn is_defined(&mut self, name: &'a [u8]) -> Option<bool> {
-        // Headers of drivers that are in no file undefine reserved names (measured on Oclgrind: `__ovld`).
+        // What drivers include by themselves is in no file, and undefines reserved names (measured on Oclgrind: `__ovld`).
         let is_own = !name.starts_with(b"_") && self.defined.contains(name);
-        let is_defined = (PREDEFINED.contains(&name) || is_own) && !self.undefined.contains(name);
+        let is_defined = (is_predefined(name) || is_own) && !self.undefined.contains(name);
         if is_defined {
             self.needed.insert(name);
         }
@@ -426,6 +432,7 @@ mod tests {
                 "#define A;#ifdef A;a;#endif;#undef A;#ifndef __OPENCL_VERSION__;GONE;#endif",
                 "#define A;#ifdef A;a;#endif;#undef A;#ifndef __OPENCL_VERSION__;#endif",
             ),
+            ("#if 0;GONE;#endif;a", "#if 0;#endif;a"),
             (
                 "#if 0;GONE;#elif 1;__OPENCL_VERSION__;#else;GONE;#endif",
                 "#if 0;#elif 1;__OPENCL_VERSION__;#else;#endif",
