@@ -339,7 +339,7 @@ impl Config {
                 let missing =
                     missing.map(|base| format!("`{}` is not there, and ", crate::log::path(base)));
                 Err(format!(
-                    "{}`{}` belongs to another user than the one who runs this program; set OCLCACHE_DIR",
+                    "{}`{}` belongs to another user than the one who runs this program; set OCLCACHE_DIR to a directory of yours",
                     missing.unwrap_or_default(),
                     crate::log::path(parent)
                 ))
@@ -351,16 +351,17 @@ impl Config {
         }
     }
 
-    /// The default cache directory, if it belongs to another user but is in this user's home, as after root has restored it there.
+    /// The default cache directory, if it belongs to another user, but the directory around it to this one alone, as after root has
+    /// restored it there.
     pub fn foreign_directory(&self) -> Option<PathBuf> {
-        let is_own = |path: &Path| {
-            let metadata = std::fs::metadata(path).ok()?;
-            Some(metadata.uid() == rustix::process::geteuid().as_raw())
-        };
+        let own = rustix::process::geteuid().as_raw();
         let is_default = self.value(Name::Dir).1 == ValueSource::Default;
         let default = self.default_directory().filter(|_| is_default)?;
-        let home = self.home.as_ref().or(self.cache_home.as_ref())?;
-        (is_own(home)? && !is_own(&default)?).then_some(default)
+        let around = self.cache_home.as_ref().or(self.home.as_ref())?;
+        let around = std::fs::metadata(around).ok()?;
+        let is_own_alone = around.uid() == own && around.mode() & 0o022 == 0;
+        let is_foreign = std::fs::metadata(&default).ok()?.uid() != own;
+        (is_own_alone && is_foreign).then_some(default)
     }
 
     fn default_directory(&self) -> Option<PathBuf> {

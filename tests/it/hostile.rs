@@ -413,12 +413,15 @@ fn a_cache_of_another_user_in_ones_own_home_is_taken_over_by_the_command_that_is
     if !is_root() {
         return skipped("a restored cache of another user (only root can give one away)");
     }
-    for is_default in [true, false] {
+    for (place, variable) in [
+        ("home/.cache/oclcache", None),
+        ("cache", Some(("OCLCACHE_DIR", "cache"))),
+        // Where a site has the caches of all users.
+        ("shared/oclcache", Some(("XDG_CACHE_HOME", "shared"))),
+    ] {
         let mut sandbox = Sandbox::stub();
-        let cache = match is_default {
-            true => sandbox.path("home/.cache/oclcache"),
-            false => sandbox.path("cache"),
-        };
+        let cache = sandbox.path(place);
+        let is_default = variable.is_none();
         fs::create_dir_all(cache.join("v1/entries")).expect("made");
         for directory in [&cache, &cache.join("v1"), &cache.join("v1/entries")] {
             fs::set_permissions(directory, mode(0o700)).expect("changed");
@@ -428,10 +431,14 @@ fn a_cache_of_another_user_in_ones_own_home_is_taken_over_by_the_command_that_is
             let parent = cache.parent().expect("a directory");
             chown(parent, Some(NOBODY), None).expect("given away");
         }
-        sandbox.set(
-            "OCLCACHE_DIR",
-            if is_default { "".into() } else { cache.clone() },
-        );
+        sandbox.set("OCLCACHE_DIR", "");
+        if let Some((name, place)) = variable {
+            let value = sandbox.path(place);
+            sandbox.set(name, value);
+        }
+        if place == "shared/oclcache" {
+            fs::set_permissions(sandbox.path("shared"), mode(0o1777)).expect("changed");
+        }
         let command = format!("chown -R 0 {}", cache.display());
         for verb in [
             &["stats"][..],
@@ -446,8 +453,8 @@ fn a_cache_of_another_user_in_ones_own_home_is_taken_over_by_the_command_that_is
             let names_command = said.contains(&format!("sudo {command}"));
             assert_eq!(names_command, is_default, "{verb:?}: {said}");
             let names_another = said.contains("a directory of yours");
-            assert!(names_another, "{verb:?}, {is_default}: {said}");
-            assert!(!said.contains("below"), "{verb:?}, {is_default}: {said}");
+            assert!(names_another, "{verb:?}, {place}: {said}");
+            assert!(!said.contains("below"), "{verb:?}, {place}: {said}");
         }
         if !is_default {
             continue;
