@@ -113,8 +113,20 @@ fn overriding_line<'a>(
         let line = line.trim_ascii_start();
         let line = line.strip_prefix(b"export ").unwrap_or(line);
         let rest = line.trim_ascii_start().strip_prefix(variable.as_bytes());
-        rest.is_some_and(|rest| rest.starts_with(b"="))
+        let value = rest.and_then(|rest| rest.strip_prefix(b"="));
+        value.is_some_and(|value| replaces(value.trim_ascii_end(), variable))
     })
+}
+
+/// Whether what is behind `=` in a line of a shell replaces the variable's value, and not for one command only.
+fn replaces(value: &[u8], variable: &str) -> bool {
+    let inside = match value {
+        [b'"', inside @ .., b'"'] | [b'\'', inside @ .., b'\''] => inside,
+        _ if value.iter().any(|byte| b" \t;&|".contains(byte)) => return false,
+        _ => value,
+    };
+    let has = |part: &[u8]| inside.windows(part.len()).any(|window| window == part);
+    !has(variable.as_bytes()) && !has(b"oclcache/vendors") && !has(b"\"") && !has(b"'")
 }
 
 /// The directory of zsh's start-up files, if it is not the home.
@@ -256,6 +268,19 @@ mod tests {
         for (content, first, last) in [
             ("export V=a\n".to_owned(), Some("export V=a"), None),
             ("  V=a\n".to_owned(), Some("  V=a"), None),
+            (
+                "export V=\"$HOME/a b\"\n".to_owned(),
+                Some("export V=\"$HOME/a b\""),
+                None,
+            ),
+            ("V=/a clinfo\n".to_owned(), None, None),
+            ("V=\"/a\" clinfo \"b\"\n".to_owned(), None, None),
+            ("export V=${V:-/a}\n".to_owned(), None, None),
+            (
+                "export V=$HOME/.local/share/oclcache/vendors\n".to_owned(),
+                None,
+                None,
+            ),
             (
                 format!("{ours}\nexport V=a\n"),
                 Some("export V=a"),
