@@ -169,8 +169,7 @@ pub struct Profile {
     pub refuses_debug: bool,
     /// The programs of applications that are never asked for their binary.
     pub never_asked: NeverAsked,
-    /// Whether the driver's own cache gives a program of header files as they were before, also of those that are gone, unless an option
-    /// begins with `-I`.
+    /// Whether the driver's own cache gives a program of header files as they were before, unless an option begins with `-I`.
     pub confuses_headers: bool,
     /// Whether programs have debug information whatever the options are. It names directories.
     pub always_debug: bool,

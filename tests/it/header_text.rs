@@ -178,26 +178,15 @@ fn what_rusticls_own_cache_may_have_kept_of_an_older_header_is_not_stored() {
         return;
     };
     let home = sandbox.path("home");
-    let source = [
-        "#if __has_include(\"value.h\")\n#include \"value.h\"\n#else\n#define VALUE 6\n#endif",
-        KERNEL,
-    ];
-    std::fs::write(home.join("kernel.cl"), source.concat()).expect("written");
-    let header = home.join("value.h");
-    std::fs::write(&header, "#define VALUE 4\n").expect("written");
-    let check = |options, result, expected: [usize; 2]| {
+    let source = ["#include \"value.h\"", KERNEL].concat();
+    std::fs::write(home.join("kernel.cl"), source).expect("written");
+    std::fs::write(home.join("value.h"), "#define VALUE 4\n").expect("written");
+    for (options, expected) in [("", [1, 1]), ("-I.", [1, 0])] {
         let builds = [(); 2].map(|()| {
             let ran = run_in(&sandbox, &home, Way::Cached, options);
-            assert!(ran.stdout.contains(result), "{}", ran.stdout);
+            assert!(ran.stdout.contains("result [4"), "{}", ran.stdout);
             ran.source_builds()
         });
         assert_eq!(builds, expected, "{options}");
-    };
-    check("", "result [4", [1, 1]);
-    check("-I.", "result [4", [1, 0]);
-    check("-DA=1\t-I.", "result [4", [1, 1]);
-    check("\"-DA=1 -I.\"", "result [4", [1, 1]);
-    // That cache may still have what the header was.
-    std::fs::remove_file(&header).expect("removed");
-    check("", "result [6", [1, 1]);
+    }
 }

@@ -33,21 +33,13 @@ pub(super) struct CallText {
 }
 
 impl CallText {
-    /// Whether it names a header file at which the driver's own cache does not look, since no option begins with `-I`. One that is not
-    /// there counts as well: that cache may have a program that read it.
-    fn names_unseen_header(&self, driver: &Driver) -> bool {
+    /// Whether it reads a header file that only some option beginning with `-I` makes the driver's own cache look at. Clang's own headers
+    /// stay with the driver.
+    fn reads_unseen_file(&self, driver: &Driver) -> bool {
         let written = self.options.as_ref().map_or(&[][..], Options::written);
-        // rusticl parts options at spaces alone, and not within quotes (measured).
-        let has_other_words = written
-            .iter()
-            .any(|byte| b"\"'\\".contains(byte) || byte.is_ascii_whitespace() && *byte != b' ');
-        let mut words = written.split(|byte| *byte == b' ');
-        let looks_at_files = !has_other_words && words.any(|word| word.starts_with(b"-I"));
-        // A program that names no header has the driver's own, unless there is another one of that name.
-        let of_driver = driver.profile.implicit_includes;
+        let mut words = written.split(u8::is_ascii_whitespace);
         let of_clang = driver.clang_resources().unwrap_or_default();
-        let names_none = self.closure.looks_only_for(of_driver) && self.closure.is_below(&of_clang);
-        !looks_at_files && !names_none
+        !words.any(|word| word.starts_with(b"-I")) && !self.closure.is_below(&of_clang)
     }
 }
 
@@ -76,7 +68,7 @@ impl Cache {
             (text.closure, text.source) =
                 self.source_and_headers(inputs, options, text.has_debug)?;
         }
-        if profile.confuses_headers && text.names_unseen_header(inputs.driver) {
+        if profile.confuses_headers && text.reads_unseen_file(inputs.driver) {
             return Err(Bypass::RefusedByProfile);
         }
         Ok(text)

@@ -165,15 +165,6 @@ impl Closure {
         self.places.len() <= MAX_PLACES_AGAIN && self.places.iter().all(is_settled)
     }
 
-    /// Whether no other names than these were looked for, each in any directory.
-    pub fn looks_only_for(&self, names: &[&str]) -> bool {
-        self.places.iter().all(|place| {
-            let name = place.name.iter().position(|byte| *byte == b'/');
-            let name = name.map(|at| &place.name[at + 1..]);
-            name.is_some_and(|name| names.iter().any(|one| one.as_bytes() == name))
-        })
-    }
-
     /// Whether all its files are below these directories.
     pub fn is_below(&self, directories: &[PathBuf]) -> bool {
         let is_below = |path: &Path| {
