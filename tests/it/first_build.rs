@@ -405,7 +405,7 @@ fn what_an_empty_cache_cannot_store_is_read_once() {
         return;
     }
     let sandbox = Sandbox::stub();
-    let header = sandbox.write("there.h", "#if 0\n#include NAME\n#endif\n");
+    let header = sandbox.write("there.h", "#ifdef OFF\n#include NAME\n#endif\n");
     let source = format!("#include \"{}\"\n{SOURCE}", header.display());
     let source = sandbox.write("kernel.cl", &source);
     let source = source.to_str().expect("a path");
