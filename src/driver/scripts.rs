@@ -185,8 +185,8 @@ fn is_of_plain_shell(text: &[u8]) -> bool {
     PLAIN_SHELLS.contains(&file_name(shell)) && words.all(is_plain_option)
 }
 
-/// The lines of a script that are no comments, and the first one of `#!`, without the blanks before each. A line goes on behind a
-/// backslash, but not that of a comment.
+/// The lines of a script that are not comments, without the blanks before each; a first line with `#!` is one of them. A line that follows
+/// a backslash is no comment, whatever it begins with; a comment does not go on.
 fn code_lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut goes_on = text.starts_with(b"#!");
     text.split(|byte| *byte == b'\n').filter_map(move |line| {
@@ -196,8 +196,8 @@ fn code_lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether a script may run another shell or interpreter. How it would run one is not looked at: options and variables make login shells,
-/// and so does `exec` with an option, whatever name the shell has there.
+/// Whether a script may run another shell or interpreter. How it would run one is not looked at: options and variables make login shells.
+/// `exec` with an option counts as well: `exec -l` makes a login shell of a program that is a shell under another name.
 fn runs_interpreter(text: &[u8]) -> bool {
     let lines = code_lines(text).filter(|line| !line.starts_with(b"#!"));
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || b";&|()<>\"'`${}=,\\".contains(byte);

@@ -6,7 +6,8 @@
 //! Few conditions are known: those of `defined`, numbers, `!`, `&&`, `||` and parentheses, where the macro is certainly defined.
 //! `__OPENCL_VERSION__` and `__OPENCL_C_VERSION__` are from the beginning (OpenCL C 3.0, section 6.11), others from a `#define` on around
 //! which all conditions are known to hold, unless the text undefines them anywhere. That no other text does is checked when all are known
-//! ([`super::Texts::holds_conditions`]).
+//! ([`super::Texts::holds_conditions`]), and so is that each header has been found: a header that a driver has in memory could undefine
+//! them.
 //!
 //! A text in which lexers differ is left as it is.
 
